@@ -1,0 +1,1 @@
+"""Data formats, one a file."""

@@ -1,0 +1,1 @@
+"""Questions about the IR: consumers, cost, findings."""

@@ -1,0 +1,109 @@
+"""What was measured: raw runs, numbers with their intervals, and the machine they came from.
+
+Raw samples are never thrown away: every derived number can be computed again from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Better = Literal["higher", "lower"]
+Score = Any
+"""Raw score of one example or one run: a JSON number, or a list of JSON numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which node ran where, from the runtime's own records.
+
+    Attributes:
+        nodes: (node name, op, provider or device, precision) per executed node.
+        fallbacks: (node or provider, reason) for everything that did not run where it was asked to.
+        source: Which record it was read from.
+    """
+
+    nodes: tuple[tuple[str, str, str, str], ...]
+    fallbacks: tuple[tuple[str, str], ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LegRun:
+    """One leg (baseline, control or candidate) within one fresh process.
+
+    Attributes:
+        leg: Name of the leg.
+        round: Index of the process, from 0. Legs of one round ran interleaved in the same process.
+        latency_ns: Wall time of every timed inference, in order.
+        cold_start_ns: From a loaded file to the first output, in a process of its own.
+        peak_rss_bytes: Peak resident memory of a process of its own that only loads and runs this model.
+        base_rss_bytes: Peak resident memory of that process before the model was loaded.
+        sensors: Sensor name → readings in the sensor's unit.
+    """
+
+    leg: str
+    round: int
+    latency_ns: tuple[int, ...]
+    cold_start_ns: int | None = None
+    peak_rss_bytes: int | None = None
+    base_rss_bytes: int | None = None
+    sensors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            **asdict(self),
+            "latency_ns": list(self.latency_ns),
+            "sensors": {k: list(v) for k, v in self.sensors.items()},
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> LegRun:
+        """Inverse of `to_json`."""
+        rest = {k: v for k, v in value.items() if k not in ("latency_ns", "sensors")}
+        sensors = {k: tuple(v) for k, v in value.get("sensors", {}).items()}
+        return LegRun(**rest, latency_ns=tuple(value["latency_ns"]), sensors=sensors)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One number with the raw samples behind it.
+
+    Attributes:
+        metric: Name of the metric.
+        value: The point value.
+        unit: Its unit, ``1`` for shares.
+        better: Which direction is better.
+        low: Lower end of the 95 % interval; None for exact values.
+        high: Upper end.
+        samples: Raw scores, one per independent replicate (process or example).
+        model: Digest of the model measured.
+        dataset: Digest of the samples used; empty when none were.
+        evaluator: Digest of preprocessing, decoding and metric; empty when none.
+        target: Name of the target with its settings.
+        machine: Digest of the environment record.
+    """
+
+    metric: str
+    value: float
+    unit: str
+    better: Better
+    low: float | None
+    high: float | None
+    samples: Sequence[Score]
+    model: str
+    dataset: str = ""
+    evaluator: str = ""
+    target: str = ""
+    machine: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**asdict(self), "samples": list(self.samples)}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Measurement:
+        """Inverse of `to_json`."""
+        return Measurement(**value)

@@ -1,0 +1,1 @@
+"""Numbers, one a file. Repetition, interleaving and intervals are bench's."""

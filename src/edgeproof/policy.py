@@ -1,0 +1,289 @@
+"""What a candidate must meet, fixed before the first one is measured.
+
+Limits are decimals, so that a drop of exactly 0.01 meets a limit of 0.01. A policy file is a short YAML document; its
+JSON schema is ``policy.schema.json`` beside this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any, Literal
+
+from .digest import digest_json
+from .errors import InputError, State, did_you_mean
+from .files import os_error
+
+CheckState = Literal["pass", "fail", "missing", "incomparable", "invalid_environment", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One limit.
+
+    Attributes:
+        metric: Metric name; ``quality`` stands for the data set's own metric.
+        op: ``<=`` or ``>=``.
+        limit: The limit.
+        unit: Unit of the limit. Relative rules use ``drop`` (how much worse than the baseline, in the metric's own
+            unit) or ``ratio`` (candidate / baseline).
+        relative_to: ``baseline``, or empty for an absolute limit.
+    """
+
+    metric: str
+    op: Literal["<=", ">="]
+    limit: Decimal
+    unit: str
+    relative_to: Literal["", "baseline"] = ""
+
+    def __str__(self) -> str:
+        """E.g. ``latency_p95 <= 80 ms``."""
+        if self.unit == "drop":
+            return f"{self.metric} drop {self.op} {self.limit}"
+        if self.unit == "ratio":
+            return f"{self.metric} / baseline {self.op} {self.limit}"
+        return f"{self.metric} {self.op} {self.limit} {self.unit}".removesuffix(" 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Rules and how strictly they are tested.
+
+    Attributes:
+        name: For people.
+        rules: All must pass.
+        alpha: One-sided error probability, shared by all looks.
+        runs: Fresh processes per confirmation.
+        inferences: Timed inferences per process.
+        looks: Confirmations declared in advance; alpha is divided by it.
+    """
+
+    name: str
+    rules: tuple[Rule, ...]
+    alpha: Decimal = Decimal("0.05")
+    runs: int = 10
+    inferences: int = 200
+    looks: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON; decimals as strings."""
+        return {
+            "name": self.name,
+            "alpha": str(self.alpha),
+            "runs": self.runs,
+            "inferences": self.inferences,
+            "looks": self.looks,
+            "rules": [
+                {
+                    "metric": r.metric,
+                    "op": r.op,
+                    "limit": str(r.limit),
+                    "unit": r.unit,
+                    "relative_to": r.relative_to,
+                }
+                for r in self.rules
+            ],
+        }
+
+    @property
+    def digest(self) -> str:
+        """Digest of all of it."""
+        return digest_json(self.to_json())
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The outcome of one rule.
+
+    Attributes:
+        rule: The rule.
+        state: ``pass``, ``fail``, or why it is open.
+        got: Point value in the rule's unit; None when missing.
+        low: Lower confidence bound used to fail.
+        high: Upper confidence bound used to pass (the worse side for ``>=`` rules is ``low``).
+        reason: One sentence for people.
+        more_runs: Further runs (or examples) expected to be needed; None when not undecided.
+    """
+
+    rule: Rule
+    state: CheckState
+    got: float | None
+    low: float | None
+    high: float | None
+    reason: str
+    more_runs: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "rule": str(self.rule),
+            "metric": self.rule.metric,
+            "state": self.state,
+            "got": self.got,
+            "low": self.low,
+            "high": self.high,
+            "limit": str(self.rule.limit),
+            "unit": self.rule.unit,
+            "reason": self.reason,
+            "more_runs": self.more_runs,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Accept, reject or hold, with every check behind it."""
+
+    state: State
+    checks: tuple[Check, ...]
+    policy: str
+    model: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "state": self.state,
+            "policy": self.policy,
+            "model": self.model,
+            "checks": [c.to_json() for c in self.checks],
+        }
+
+    @property
+    def why(self) -> str:
+        """The first reason that explains the state."""
+        for check in self.checks:
+            if check.state == "fail" or (self.state == "hold" and check.state != "pass"):
+                return check.reason
+        return "every rule passes"
+
+
+def default_policy() -> Policy:
+    """Quality drop of at most 1 %, p95 of at most 80 ms, at least 20 frames a second."""
+    return Policy(
+        "default",
+        (
+            Rule("quality", "<=", Decimal("0.01"), "drop", "baseline"),
+            Rule("latency_p95", "<=", Decimal(80), "ms"),
+            Rule("throughput", ">=", Decimal(20), "1/s"),
+        ),
+    )
+
+
+_KEYS = ("name", "alpha", "runs", "inferences", "looks", "rules")
+_RULE_KEYS = ("metric", "op", "limit", "unit", "relative_to")
+
+
+def load_policy(path: str | Path, metrics: Mapping[str, str]) -> Policy:
+    """Read a policy file.
+
+    Args:
+        path: YAML file.
+        metrics: Known metric names → unit; ``quality`` is known besides.
+
+    Raises:
+        InputError: policy.missing, policy.not_yaml, policy.key, policy.metric, policy.value.
+    """
+    import yaml
+
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as e:
+        raise InputError(
+            "policy.missing", str(path), "no such file", "leave --policy out for the default policy"
+        ) from e
+    except OSError as e:
+        raise os_error(path, e) from e
+    except UnicodeDecodeError as e:
+        raise InputError("policy.not_yaml", str(path), "is not UTF-8 text", "see docs/policy.md for an example") from e
+    try:
+        # BaseLoader keeps numbers as the text that the user wrote, so that limits stay decimals.
+        value = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 (BaseLoader builds strings, lists and dicts only)
+    except yaml.YAMLError as e:
+        problem = " ".join(str(e).split())
+        raise InputError("policy.not_yaml", str(path), f"is not valid YAML: {problem}", "see docs/policy.md") from e
+    return policy_from(value, str(path), metrics)
+
+
+def policy_from(value: Any, subject: str, metrics: Mapping[str, str]) -> Policy:
+    """A policy from parsed YAML or JSON; every complaint names the rule and the key."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("rules"), list) or not value["rules"]:
+        raise InputError("policy.value", subject, "has no list of rules", "see docs/policy.md for an example")
+    _known_keys(value, _KEYS, subject)
+    rules = tuple(_rule(r, f"{subject}: rule {i + 1}", metrics) for i, r in enumerate(value["rules"]))
+    alpha = _decimal(value.get("alpha", "0.05"), f"{subject}: alpha")
+    if not Decimal(0) < alpha < Decimal("0.5"):
+        raise InputError("policy.value", f"{subject}: alpha", f"is {alpha}; expected between 0 and 0.5", "use 0.05")
+    return Policy(
+        str(value.get("name", Path(subject).stem)),
+        rules,
+        alpha,
+        _count(value.get("runs", 10), f"{subject}: runs", 2),
+        _count(value.get("inferences", 200), f"{subject}: inferences", 1),
+        _count(value.get("looks", 1), f"{subject}: looks", 1),
+    )
+
+
+def _rule(value: Any, subject: str, metrics: Mapping[str, str]) -> Rule:
+    if not isinstance(value, Mapping):
+        raise InputError("policy.value", subject, f"is {value!r}; expected metric, op, limit", "see docs/policy.md")
+    _known_keys(value, _RULE_KEYS, subject)
+    for key in ("metric", "op", "limit"):
+        if key not in value:
+            raise InputError("policy.key", subject, f"has no {key!r}", "every rule needs metric, op and limit")
+    metric = str(value["metric"])
+    if metric != "quality" and metric not in metrics:
+        raise InputError(
+            "policy.metric",
+            subject,
+            f"unknown metric {metric!r}",
+            did_you_mean(metric, ["quality", *metrics]),
+        )
+    op = str(value["op"])
+    if op not in ("<=", ">="):
+        raise InputError("policy.value", subject, f"op is {op!r}; expected '<=' or '>='", 'write op: "<="')
+    relative = str(value.get("relative_to") or "")
+    if relative not in ("", "baseline"):
+        raise InputError(
+            "policy.value", subject, f"relative_to is {relative!r}; expected 'baseline'", "or leave it out"
+        )
+    unit = str(value.get("unit") or ("drop" if relative else metrics.get(metric, "1")))
+    if relative and unit not in ("drop", "ratio"):
+        raise InputError(
+            "policy.value",
+            subject,
+            f"unit is {unit!r} in a relative rule; expected 'drop' or 'ratio'",
+            "see docs/policy.md",
+        )
+    if not relative and metric != "quality" and unit != metrics[metric]:
+        raise InputError(
+            "policy.value",
+            subject,
+            f"unit is {unit!r}; {metric} is measured in {metrics[metric]!r}",
+            "convert the limit",
+        )
+    return Rule(metric, op, _decimal(value["limit"], f"{subject}: limit"), unit, relative)  # type: ignore[arg-type]
+
+
+def _known_keys(value: Mapping[str, Any], known: tuple[str, ...], subject: str) -> None:
+    for key in value:
+        if key not in known:
+            raise InputError("policy.key", subject, f"unknown key {key!r}", did_you_mean(str(key), known))
+
+
+def _decimal(value: Any, subject: str) -> Decimal:
+    try:
+        number = Decimal(str(value).strip())
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if not number.is_finite():
+        raise InputError("policy.value", subject, f"is {value!r}; expected a number", "write it as 0.01, not 1%")
+    return number
+
+
+def _count(value: Any, subject: str, least: int) -> int:
+    text = str(value)
+    if not text.isdecimal() or int(text) < least:
+        raise InputError("policy.value", subject, f"is {value!r}; expected a whole number of at least {least}", "")
+    return int(text)

@@ -1,0 +1,152 @@
+"""The shapes that plug-ins have. A plug-in is one file whose ``IMPL`` satisfies one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+from numpy.typing import NDArray
+
+from .change import Change
+from .dataset import DataSpec, Example, Feeds
+from .measurement import Better, Placement, Score
+from .model import Model, TensorSpec
+from .target import Target
+
+Outputs = dict[str, NDArray[Any]]
+Progress = Callable[[str, float], None]
+"""Called with (what is happening, share done 0..1)."""
+
+
+class Session(Protocol):
+    """A model compiled for a target, ready to run."""
+
+    def run(self, feeds: Feeds) -> Outputs:
+        """Run one batch; output name → array."""
+
+    def placement(self) -> Placement:
+        """Which node ran where, from the runtime's own records."""
+
+    def close(self) -> None:
+        """Free what the session holds."""
+
+
+class Backend(Protocol):
+    """A runtime."""
+
+    settings: ClassVar[type]
+    """Frozen dataclass of what can be set; its fields are flags, recipe keys and search space."""
+
+    def missing(self) -> str | None:
+        """The command that installs it, or None when it is installed. Imports nothing heavy."""
+
+    def targets(self) -> tuple[Target, ...]:
+        """Targets on this machine, fastest first."""
+
+    def compile(self, model: Model, target: Target) -> Session:
+        """Make a model ready to run.
+
+        Raises:
+            UnsupportedError: backend.refused, naming the node or operator and the remedy.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a pass may use beside the model.
+
+    Attributes:
+        compile: Makes a runnable session of any model (chosen by the caller; passes never see a backend).
+        feeds: Fresh iterator over calibration inputs; None when there are none.
+        samples: How many of them there are.
+        target: What the model is made for; None for a pass that does not care.
+        seed: For random choices.
+        progress: Told about long work.
+    """
+
+    compile: Callable[[Model], Session]
+    feeds: Callable[[], Iterator[Feeds]] | None = None
+    samples: int = 0
+    target: Target | None = None
+    seed: int = 0
+    progress: Progress = lambda _what, _share: None
+
+
+class Pass(Protocol):
+    """A pure transform: Model → Change. Implementations are frozen dataclasses; their fields are the settings."""
+
+    def __call__(self, model: Model, context: Context) -> Change:
+        """Transform; the given model is left as it is."""
+
+
+class Dataset(Protocol):
+    """Samples that can be read in any order, one at a time."""
+
+    @property
+    def digest(self) -> str:
+        """Covers every sample, label and preprocessing setting."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Example: ...
+
+
+class DataFormat(Protocol):
+    """A way to read samples."""
+
+    def open(self, spec: DataSpec, inputs: Sequence[TensorSpec]) -> Dataset:
+        """Open a data set for a model with these inputs.
+
+        Raises:
+            InputError: data.missing, data.empty, data.mismatch (a sample does not fit the inputs), data.label.
+        """
+
+
+class Metric(Protocol):
+    """One number.
+
+    ``needs`` says what `score` is given as (got, want):
+
+    * ``labels``: a decoded prediction and the example's truth, once per example;
+    * ``reference``: the outputs of the model and of the original, once per example;
+    * ``runs``: a `LegRun` and None, once per process;
+    * ``file``: the size in bytes of the model on disk and None, once.
+
+    ``kind`` says which bound holds: ``proportion`` (scores 0 or 1), ``mean`` (mean of numbers), ``pooled`` (any
+    function of the scores: bootstrap over examples), ``run`` (t-bound over processes), ``max`` (largest of the runs),
+    ``exact``.
+    """
+
+    unit: ClassVar[str]
+    better: ClassVar[Better]
+    needs: ClassVar[Literal["labels", "reference", "runs", "file"]]
+    kind: ClassVar[Literal["proportion", "mean", "pooled", "run", "max", "exact"]]
+
+    def score(self, got: Any, want: Any) -> Score | None:
+        """Raw score of one example or run; None when there is nothing to measure it with (a missing sensor)."""
+
+    def value(self, scores: Sequence[Score]) -> float:
+        """The number, from raw scores."""
+
+
+class Sensor(Protocol):
+    """A source of readings."""
+
+    unit: ClassVar[str]
+
+    def missing(self) -> str | None:
+        """Why there is no reading here, or None."""
+
+    def read(self) -> float:
+        """One reading in `unit`."""
+
+
+class Strategy(Protocol):
+    """Proposes recipes and learns from results (ask/tell)."""
+
+    def ask(self) -> Any | None:
+        """The next recipe to try, or None when done."""
+
+    def tell(self, recipe: Any, result: Mapping[str, Any]) -> None:
+        """The result of a recipe that was asked for."""

@@ -1,0 +1,60 @@
+"""Where a model is to run, as data: runtime, device, and the quantisation that it wants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+Setting = bool | int | float | str | None
+"""A value that the command line, a recipe file and JSON can all carry."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantScheme:
+    """How a runtime wants its Q/DQ graph.
+
+    Attributes:
+        activation: Activation dtype.
+        weight: Weight dtype.
+        activation_symmetric: Zero point fixed (0 for int8, 128 for uint8).
+        weight_symmetric: Zero point 0.
+        per_channel: Operators whose weights take one scale per output channel.
+        ops: Operators that the runtime runs in integers when all their inputs and outputs are quantised.
+        bias: ``int32`` (a DequantizeLinear of an int32 tensor) or ``float32``.
+        weight_qdq: Keep float weights with a Q/DQ pair instead of storing integers.
+    """
+
+    activation: Literal["uint8", "int8"] = "uint8"
+    weight: Literal["int8"] = "int8"
+    activation_symmetric: bool = False
+    weight_symmetric: bool = True
+    per_channel: tuple[str, ...] = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+    ops: tuple[str, ...] = ("Conv", "Gemm", "MatMul")
+    bias: Literal["int32", "float32"] = "int32"
+    weight_qdq: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A place to run.
+
+    Attributes:
+        name: ``backend:device``, e.g. ``onnxruntime:cpu``.
+        backend: Name of the backend plug-in.
+        device: Device within the backend.
+        scheme: The quantisation it wants; None when it has no integer path.
+        memory_bytes: Memory the model may use; None when not limited.
+        settings: Values for the backend's settings dataclass that differ from its defaults.
+    """
+
+    name: str
+    backend: str
+    device: str
+    scheme: QuantScheme | None = None
+    memory_bytes: int | None = None
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+
+    def with_settings(self, settings: Mapping[str, Setting]) -> Target:
+        """The same place with more settings on top."""
+        return replace(self, settings={**self.settings, **settings})

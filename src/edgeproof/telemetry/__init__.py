@@ -1,0 +1,1 @@
+"""Sensor sources, one a file. A sensor that is missing gives missing, never 0."""
