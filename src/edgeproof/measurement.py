@@ -30,6 +30,25 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerTime:
+    """One executed node and how long it took.
+
+    Attributes:
+        name: Node name in the graph that the runtime executed (after its own fusions).
+        op: Operator that ran.
+        device: Provider or device.
+        precision: Dtype of its first output.
+        time_ns: One entry per profiled inference.
+    """
+
+    name: str
+    op: str
+    device: str
+    precision: str
+    time_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LegRun:
     """One leg (baseline, control or candidate) within one fresh process.
 

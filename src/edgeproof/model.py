@@ -193,7 +193,8 @@ def size_bytes(path: str | Path) -> int:
 
 def weight_bytes(graph: ir.Model) -> int:
     """Bytes of all tensors stored in the graph."""
-    return sum(int(t.nbytes) for _, t in tensors(graph))
+    total: int = sum(t.nbytes for _, t in tensors(graph))
+    return total
 
 
 def tensors(graph: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:

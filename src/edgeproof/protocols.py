@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .change import Change
 from .dataset import DataSpec, Example, Feeds
-from .measurement import Better, Placement, Score
+from .measurement import Better, LayerTime, Placement, Score
 from .model import Model, TensorSpec
 from .target import Target
 
@@ -27,6 +27,9 @@ class Session(Protocol):
 
     def placement(self) -> Placement:
         """Which node ran where, from the runtime's own records."""
+
+    def layers(self) -> tuple[LayerTime, ...]:
+        """Time per executed node over all runs so far; empty unless compiled with the setting ``profile``."""
 
     def close(self) -> None:
         """Free what the session holds."""

@@ -1,0 +1,88 @@
+"""ONNX's own reference evaluator: slow, pure Python, and the judge of what is correct."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..errors import InputError, UnsupportedError
+from ..measurement import LayerTime, Placement
+from ..model import Model
+from ..protocols import Backend, Outputs
+from ..target import Target
+
+if TYPE_CHECKING:
+    from ..dataset import Feeds
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceSettings:
+    """It has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The backend."""
+
+    settings: ClassVar[type] = ReferenceSettings
+
+    def missing(self) -> str | None:
+        """It comes with onnx, which edgeproof needs anyway."""
+        return None
+
+    def targets(self) -> tuple[Target, ...]:
+        """One: Python on the CPU."""
+        return (Target("reference:cpu", "reference", "cpu"),)
+
+    def compile(self, model: Model, target: Target) -> ReferenceSession:
+        """Make it ready to run."""
+        return ReferenceSession(model, target)
+
+
+class ReferenceSession:
+    """A model under the reference evaluator."""
+
+    def __init__(self, model: Model, target: Target) -> None:
+        import onnx
+        from onnx.reference import ReferenceEvaluator
+
+        self._model = model
+        try:
+            self._evaluator: Any = ReferenceEvaluator(onnx.load_model_from_string(model.to_bytes()))
+        except Exception as e:
+            raise UnsupportedError(
+                "backend.refused",
+                f"{model.name} on {target.name}",
+                " ".join(str(e).split())[:400] or type(e).__name__,
+                "run 'edgeproof inspect' on the model for its findings",
+            ) from e
+
+    def run(self, feeds: Feeds) -> Outputs:
+        """Run one batch."""
+        names = [o.name for o in self._model.outputs]
+        try:
+            values = self._evaluator.run(names, dict(feeds))
+        except Exception as e:
+            got = ", ".join(f"{k} {v.dtype}{list(v.shape)}" for k, v in feeds.items())
+            raise InputError(
+                "session.feeds",
+                self._model.name,
+                f"could not run on {got or 'nothing'} ({' '.join(str(e).split())[:200]})",
+                "check the data's shape, dtype and preprocessing",
+            ) from e
+        return dict(zip(names, values, strict=True))
+
+    def layers(self) -> tuple[LayerTime, ...]:
+        """It keeps no times."""
+        return ()
+
+    def placement(self) -> Placement:
+        """Every node runs in Python."""
+        nodes = tuple((n.name or n.op_type, n.op_type, "python", "") for n in self._model.graph.graph)
+        return Placement(nodes, (), "reference evaluator")
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+IMPL: type[Backend] = Reference

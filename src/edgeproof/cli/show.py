@@ -1,0 +1,103 @@
+"""How commands show things: text and tables on stdout, progress and errors on stderr, or one JSON document."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ..errors import EdgeproofError
+from ..protocols import Progress
+
+
+class Show:
+    """Output of one command.
+
+    Args:
+        json: Print one JSON document instead of text.
+    """
+
+    def __init__(self, *, json: bool = False) -> None:
+        self.json = json
+
+    def result(self, value: Any) -> None:
+        """The command's result, when JSON was asked for."""
+        if self.json:
+            print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+    def text(self, text: str = "") -> None:
+        """A line for people; silent with ``--json``."""
+        if not self.json:
+            print(text)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "", right: str = "") -> None:
+        """A table for people; silent with ``--json``.
+
+        Args:
+            columns: Headings.
+            rows: Cells.
+            title: Above the table.
+            right: One character per column, ``r`` for right-aligned.
+        """
+        if self.json:
+            return
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(title=title or None, box=box.SIMPLE, title_justify="left", pad_edge=False)
+        for i, column in enumerate(columns):
+            is_right = right[i : i + 1] == "r"
+            table.add_column(column, justify="right" if is_right else "left", no_wrap=is_right, overflow="fold")
+        for row in rows:
+            table.add_row(*(_escape(cell) for cell in row))
+        console = Console(width=None if sys.stdout.isatty() else 160)
+        console.print(table)
+
+    def note(self, text: str) -> None:
+        """A remark on stderr."""
+        print(text, file=sys.stderr)
+
+    def error(self, error: EdgeproofError) -> None:
+        """An error: JSON on stdout when asked for, two lines on stderr in any case."""
+        if self.json:
+            print(json.dumps({"error": error.to_json()}, indent=2, ensure_ascii=False))
+        print(str(error), file=sys.stderr)
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """A bar with what is happening and the time left; plain lines when stderr is no terminal."""
+        if not sys.stderr.isatty():
+            last = ""
+
+            def lines(what: str, share: float) -> None:
+                nonlocal last
+                if what != last:
+                    last = what
+                    print(f"[{share:4.0%}] {what}", file=sys.stderr, flush=True)
+
+            yield lines
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("starting", total=1.0)
+            yield lambda what, share: bar.update(task, description=_escape(what), completed=share)
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

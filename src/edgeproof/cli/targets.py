@@ -1,0 +1,55 @@
+"""What runs here, what is missing, and the line that installs it."""
+
+from __future__ import annotations
+
+import argparse
+
+from .. import registry
+from ..protocols import Backend
+from .show import Show
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """It takes none of its own."""
+
+
+def run(args: argparse.Namespace, show: Show) -> int:
+    """Ask every backend."""
+    rows: list[list[str]] = []
+    result: list[dict[str, object]] = []
+    for name in registry.names("backends"):
+        backend: Backend = registry.load("backends", name)()
+        line = backend.missing()
+        if line is not None:
+            rows.append([f"{name}:*", "missing", line])
+            result.append({"backend": name, "state": "missing", "install": line})
+            continue
+        for target in backend.targets():
+            scheme = target.scheme
+            wants = f"{scheme.activation} activations, {scheme.weight} weights" if scheme else "no INT8"
+            rows.append([target.name, "ready", wants])
+            result.append({"backend": name, "target": target.name, "state": "ready", "quantisation": wants})
+    for provider, line in _absent_providers():
+        rows.append([f"onnxruntime:{provider}", "missing", line])
+        result.append(
+            {"backend": "onnxruntime", "target": f"onnxruntime:{provider}", "state": "missing", "install": line}
+        )
+    show.table(["target", "state", "quantisation, or the line that installs it"], rows)
+    show.result({"targets": result})
+    return 0
+
+
+_INSTALL = {
+    "tensorrt": "pip uninstall onnxruntime && pip install onnxruntime-gpu  (with TensorRT's libraries)",
+    "cuda": "pip uninstall onnxruntime && pip install onnxruntime-gpu  (with CUDA's libraries and a driver)",
+    "openvino": "pip uninstall onnxruntime && pip install onnxruntime-openvino",
+    "qnn": "pip uninstall onnxruntime && pip install onnxruntime-qnn  (Windows on Snapdragon, or Android builds)",
+}
+
+
+def _absent_providers() -> list[tuple[str, str]]:
+    backend: Backend = registry.load("backends", "onnxruntime")()
+    if backend.missing():
+        return []
+    here = {t.device for t in backend.targets()}
+    return [(device, line) for device, line in _INSTALL.items() if device not in here]
