@@ -1,0 +1,197 @@
+"""A run on disk: a folder that a person can read and an interrupted command can go on from.
+
+```
+RUN/
+  request.json       what was asked, frozen before the first measurement: digests of model, data, policy, target
+  ledger.jsonl       one line per measuring run, each with the digest of the line before it
+  candidates/NAME/   model.onnx, change.json, quality and bench results with every raw sample
+  result.json        the table, the verdicts and where everything lies
+  best.onnx          the accepted model, with best.json: how it was made and how the runtime must be set
+  report.html
+```
+
+Every file is written under a temporary name and renamed, so what is there is whole. A folder belongs to one request:
+another model, data set, policy or target is refused, since results of different requests must not be mixed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+from .digest import canonical_json, digest_json
+from .errors import InputError, TrustError
+from .files import os_error, read_json, write_bytes, write_json
+
+FORMAT = "edgeproof.run/1"
+
+
+@final
+class Workspace:
+    """One run's folder.
+
+    Args:
+        root: The folder; it must hold a request.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.request: dict[str, Any] = read_json(root / "request.json")
+        if self.request.get("format") != FORMAT:
+            raise InputError(
+                "workspace.format",
+                str(root),
+                f"was written in format {self.request.get('format')!r}; expected {FORMAT!r}",
+                "use the version of edgeproof that wrote it, or start a new run with another --out",
+            )
+
+    @staticmethod
+    def create(root: Path, request: Mapping[str, Any]) -> Workspace:
+        """Open a run, or start it. The same request goes on where it stopped.
+
+        Raises:
+            InputError: workspace.other_request, workspace.not_a_run.
+        """
+        asked = {"format": FORMAT, **request}
+        path = root / "request.json"
+        if path.is_file():
+            workspace = Workspace(root)
+            _same_request(root, workspace.request, asked)
+            return workspace
+        try:
+            if root.is_dir() and any(p.name != ".lock" for p in root.iterdir()):
+                raise InputError(
+                    "workspace.not_a_run",
+                    str(root),
+                    "is a folder with other things in it, not a run",
+                    "give --out a new or empty folder",
+                )
+        except OSError as e:
+            raise os_error(root, e) from e
+        write_json(path, asked)
+        return Workspace(root)
+
+    @staticmethod
+    def open(root: Path) -> Workspace:
+        """Open a run that exists.
+
+        Raises:
+            InputError: workspace.missing.
+        """
+        if not (root / "request.json").is_file():
+            raise InputError(
+                "workspace.missing",
+                str(root),
+                "is no run of edgeproof (it has no request.json)",
+                "give the --out folder",
+            )
+        return Workspace(root)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing to the same run.
+
+        Raises:
+            InputError: workspace.busy.
+        """
+        lock = self.root / ".lock"
+        try:
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as e:
+            raise os_error(lock, e) from e
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as e:
+                raise InputError(
+                    "workspace.busy", str(self.root), "another edgeproof is working on this run", "wait for it to end"
+                ) from e
+            yield
+        finally:
+            os.close(handle)
+
+    def folder(self, candidate: str) -> Path:
+        """Where a candidate's files lie."""
+        return self.root / "candidates" / candidate
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """The JSON value kept under ``name``; made and kept when it is not there yet."""
+        path = self.root / name
+        if path.is_file():
+            return read_json(path)
+        value = make()
+        write_json(path, value)
+        return value
+
+    def read(self, name: str) -> Any | None:
+        """The JSON value kept under ``name``, or None."""
+        path = self.root / name
+        return read_json(path) if path.is_file() else None
+
+    def write(self, name: str, value: Any) -> Path:
+        """Keep a JSON value under ``name``."""
+        write_json(self.root / name, value)
+        return self.root / name
+
+    def record(self, entry: Mapping[str, Any]) -> None:
+        """Append a measuring run to the ledger; each line carries the digest of the line before it.
+
+        A run that is already there (a resumed command) is not written twice.
+        """
+        lines = self.ledger()
+        body = dict(entry)
+        if any({k: v for k, v in line.items() if k not in ("n", "previous")} == body for line in lines):
+            return
+        previous = digest_json(lines[-1]) if lines else digest_json(self.request)
+        lines.append({"n": len(lines), "previous": previous, **body})
+        write_bytes(self.root / "ledger.jsonl", b"".join(_line(v) for v in lines))
+
+    def ledger(self) -> list[dict[str, Any]]:
+        """Every measuring run under this request, oldest first.
+
+        Raises:
+            TrustError: workspace.ledger, when a line was changed, removed or added by hand.
+        """
+        path = self.root / "ledger.jsonl"
+        if not path.is_file():
+            return []
+        try:
+            lines: list[dict[str, Any]] = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
+        except (OSError, ValueError) as e:
+            raise TrustError("workspace.ledger", str(path), f"cannot be read: {e}", "start a new run") from e
+        previous = digest_json(self.request)
+        for n, line in enumerate(lines):
+            if line.get("previous") != previous or line.get("n") != n:
+                raise TrustError(
+                    "workspace.ledger",
+                    f"{path}: line {n + 1}",
+                    "does not follow from the line before it; the ledger or the request was changed",
+                    "start a new run with another --out",
+                )
+            previous = digest_json(line)
+        return lines
+
+
+def _line(value: Mapping[str, Any]) -> bytes:
+    return canonical_json(value) + b"\n"
+
+
+def _same_request(root: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    for key in sorted(set(kept) | set(asked)):
+        if kept.get(key) != asked.get(key):
+            raise InputError(
+                "workspace.other_request",
+                str(root),
+                f"holds a run with another {key.replace('_', ' ')} ({_short(kept.get(key))}; now {_short(asked.get(key))})",
+                "give --out another folder, or delete this one to start again",
+            )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else text[:77] + "..."
