@@ -1,26 +1,25 @@
-"""A model: an ONNX graph that is never mutated, its interface, and a digest that covers every weight.
-
-External data is read only from the model's own folder: absolute paths, ``..``, symbolic links and hard links are
-refused before a byte of them is read. Loading never runs code.
-"""
+"""A model: an ONNX graph that is never mutated, its interface, and a digest that covers every weight."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError, TrustError
-from .files import os_error, replacing
+from .errors import InputError, UnsupportedError
+from .files import os_error, replacing, write_bytes
+from .onnxfile import external_files, read_proto
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 PROTO_LIMIT_BYTES = 2_000_000_000
 """Above this, weights are written beside the model: protobuf holds at most 2 GiB in one message."""
+EXTERNAL_FROM_BYTES = 1024
+"""Smaller tensors stay in the graph, where shape inference can read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,46 +104,27 @@ def load_model(path: str | Path) -> Model:
     """Read an ONNX file.
 
     Raises:
-        InputError: model.missing, model.wrong_format, model.not_onnx, model.no_graph.
+        InputError: model.missing, model.wrong_format, model.not_onnx, model.no_graph, model.malformed,
+            model.external_missing, model.external_short.
         TrustError: model.external_data, when a weight file lies outside the model's folder.
+        UnsupportedError: model.sparse, for sparse initializers.
     """
-    import onnx
     import onnx_ir as ir
 
     path = Path(path)
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError as e:
-        raise InputError("model.missing", str(path), "no such file", "give the path of an .onnx file") from e
-    except OSError as e:
-        raise os_error(path, e) from e
-    _refuse_other_formats(path, data)
-    proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(data)
-    except Exception as e:  # the exception class depends on the protobuf implementation
-        raise InputError(
-            "model.not_onnx",
-            str(path),
-            f"is not a complete ONNX protobuf ({len(data):,} bytes; {_one_line(e)})",
-            "the file may be truncated or of another format; download or export it again",
-        ) from e
-    if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
-        raise InputError(
-            "model.no_graph",
-            str(path),
-            f"holds no ONNX graph ({len(data):,} bytes)",
-            "the file may be empty, truncated or of another format; export it again",
+    proto = read_proto(path)
+    if proto.graph.sparse_initializer:
+        raise UnsupportedError(
+            "model.sparse",
+            f"{path}: tensor {proto.graph.sparse_initializer[0].values.name!r}",
+            "is a sparse initializer, which the graph library cannot hold",
+            "export the model with dense weights",
         )
-    del data
-    _check_external_data(proto, path)
     try:
         graph = ir.from_proto(proto)
         for tensor in external_tensors(graph):
             tensor.base_dir = path.parent
         return Model.of(graph, path.stem)
-    except InputError:
-        raise
     except OSError as e:
         raise os_error(path, e) from e
     except Exception as e:
@@ -160,35 +140,77 @@ def save_model(model: Model, path: str | Path) -> Path:
     """Write a model atomically; weights beyond the protobuf limit go to one file beside it.
 
     Returns:
-        The path written. The weight file's name carries the model's digest, so that an interrupted save never leaves
-        an old graph with new weights.
+        The path written. The weight file's name carries the model's digest and it is in place before the graph is, so
+        that an interrupted save never leaves a graph with the weights of another.
     """
     import onnx_ir as ir
 
     path = Path(path)
     if weight_bytes(model.graph) <= PROTO_LIMIT_BYTES:
-        data = model.to_bytes()
-        with replacing(path) as temporary:
-            temporary.write_bytes(data)
+        write_bytes(path, model.to_bytes())
         return path
-    weights = path.with_name(f"{path.stem}.{model.digest[-12:]}.data")
-    with replacing(weights) as temporary_weights, replacing(path) as temporary:
-        clone = ir.external_data.unload_from_model(model.graph.clone(), temporary.parent, temporary_weights.name)
-        for tensor in external_tensors(clone):
-            tensor.location = weights.name
-        temporary.write_bytes(ir.to_proto(clone).SerializeToString(deterministic=True))
+    weights = path.with_name(f"{path.stem}.{model.digest.removeprefix('sha256:')[:16]}.data")
+    existed = weights.exists()
+    with replacing(weights) as temporary:
+        graph = _unloaded(model.graph, temporary, weights.name)
+    try:
+        write_bytes(path, ir.to_proto(graph).SerializeToString(deterministic=True))
+    except BaseException:
+        if not existed:
+            weights.unlink(missing_ok=True)
+        raise
     return path
+
+
+def _unloaded(graph: ir.Model, file: Path, location: str) -> ir.Model:
+    """A clone whose large tensors are written to ``file`` and referred to as ``location``."""
+    import onnx_ir as ir
+
+    clone = graph.clone()
+    with file.open("wb") as out:
+
+        def unload(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+            if tensor.dtype == ir.DataType.STRING:
+                return tensor
+            data = tensor.tobytes()
+            if len(data) < EXTERNAL_FROM_BYTES:
+                return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
+            # Runtimes map the file into memory, page by page.
+            out.write(b"\0" * (-out.tell() % 4096))
+            offset = out.tell()
+            out.write(data)
+            shape = ir.Shape([int(d) for d in tensor.shape])
+            return ir.ExternalTensor(location, offset, len(data), tensor.dtype, shape=shape, name=tensor.name or "")
+
+        replace_tensors(clone, unload)
+    return clone
+
+
+def replace_tensors(graph: ir.Model, change: Callable[[ir.TensorProtocol], ir.TensorProtocol]) -> None:
+    """Put ``change(tensor)`` in the place of every stored tensor of a graph that the caller owns."""
+    import onnx_ir as ir
+
+    for g in graphs(graph):
+        for value in g.initializers.values():
+            if value.const_value is not None:
+                value.const_value = change(value.const_value)
+        for node in g:
+            for name, attr in list(node.attributes.items()):
+                if attr.is_ref():
+                    continue
+                if attr.type == ir.AttributeType.TENSOR:
+                    node.attributes[name] = ir.AttrTensor(name, change(attr.as_tensor()))
+                elif attr.type == ir.AttributeType.TENSORS:
+                    node.attributes[name] = ir.AttrTensors(name, [change(t) for t in attr.as_tensors()])
 
 
 def size_bytes(path: str | Path) -> int:
     """Size on disk of a model file and of the weight files that belong to it, in bytes."""
     path = Path(path)
     try:
-        total = path.stat().st_size
+        return path.stat().st_size + sum(p.stat().st_size for p in external_files(read_proto(path), path.parent))
     except OSError as e:
         raise os_error(path, e) from e
-    extra = {(path.parent / t.location).resolve() for t in external_tensors(load_model(path).graph)}
-    return total + sum(p.stat().st_size for p in extra)
 
 
 def weight_bytes(graph: ir.Model) -> int:
@@ -207,11 +229,13 @@ def tensors(graph: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
                 yield name, value.const_value
         for node in g:
             for attr in node.attributes.values():
-                if isinstance(attr, ir.Attr) and attr.type == ir.AttributeType.TENSOR and attr.value is not None:
-                    yield f"{node.name or node.op_type}.{attr.name}", attr.value
-                elif isinstance(attr, ir.Attr) and attr.type == ir.AttributeType.TENSORS:
-                    for i, t in enumerate(attr.value):
-                        yield f"{node.name or node.op_type}.{attr.name}[{i}]", t
+                if attr.is_ref():
+                    continue
+                if attr.type == ir.AttributeType.TENSOR:
+                    yield _constant_name(node, attr), attr.as_tensor()
+                elif attr.type == ir.AttributeType.TENSORS:
+                    for i, t in enumerate(attr.as_tensors()):
+                        yield f"{_constant_name(node, attr)}[{i}]", t
 
 
 def graphs(graph: ir.Model) -> Iterator[ir.Graph]:
@@ -224,12 +248,19 @@ def graphs(graph: ir.Model) -> Iterator[ir.Graph]:
         yield g
         for node in g:
             for attr in node.attributes.values():
-                if not isinstance(attr, ir.Attr):
+                if attr.is_ref():
                     continue
                 if attr.type == ir.AttributeType.GRAPH:
-                    todo.append(attr.value)
+                    todo.append(attr.as_graph())
                 elif attr.type == ir.AttributeType.GRAPHS:
-                    todo.extend(attr.value)
+                    todo.extend(attr.as_graphs())
+
+
+def _constant_name(node: ir.Node, attr: ir.Attr) -> str:
+    """A Constant's tensor goes by the name of the value that it makes, any other by node and attribute."""
+    if node.op_type == "Constant" and node.outputs[0].name:
+        return node.outputs[0].name
+    return f"{node.name or node.op_type}.{attr.name}"
 
 
 def external_tensors(graph: ir.Model) -> Iterator[Any]:
@@ -262,7 +293,12 @@ def graph_digest(graph: ir.Model) -> str:
         "metadata": dict(sorted(graph.metadata_props.items())),
         "graph": _graph_form(graph.graph),
         "functions": [
-            [list(map(str, key)), list(f.attributes), _graph_form(f.graph)]
+            [
+                list(map(str, key)),
+                [_attr_form(a) for _, a in sorted(f.attributes.items())],
+                dict(sorted(f.opset_imports.items())),
+                _graph_form(f.graph),
+            ]
             for key, f in sorted(graph.functions.items(), key=lambda kf: str(kf[0]))
         ],
     }
@@ -292,20 +328,28 @@ def _graph_form(g: ir.Graph) -> dict[str, Any]:
     }
 
 
-def _attr_form(attr: Any) -> list[Any]:
+def _attr_form(attr: ir.Attr) -> list[Any]:
+    import numpy as np
     import onnx_ir as ir
 
-    if not isinstance(attr, ir.Attr) or attr.is_ref():
+    if attr.is_ref():
         return [attr.name, "ref", attr.ref_attr_name]
     kind, value = attr.type, attr.value
-    if kind == ir.AttributeType.GRAPH:
-        form: Any = _graph_form(value)
+    if value is None:  # a function's parameter without default
+        form: Any = None
+    elif kind == ir.AttributeType.GRAPH:
+        form = _graph_form(value)
     elif kind == ir.AttributeType.GRAPHS:
         form = [_graph_form(g) for g in value]
     elif kind == ir.AttributeType.TENSOR:
         form = tensor_digest(value)
     elif kind == ir.AttributeType.TENSORS:
         form = [tensor_digest(t) for t in value]
+    elif kind in (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS):
+        # The file holds 32-bit floats, so 0.1 set in memory and 0.1 read back are the same attribute.
+        form = [float(v).hex() for v in np.asarray(value, np.float32).reshape(-1)]
+    elif kind in (ir.AttributeType.INT, ir.AttributeType.INTS):
+        form = [int(v) for v in (value if isinstance(value, Iterable) else [value])]
     else:
         form = repr(list(value)) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else repr(value)
     return [attr.name, kind.name, form]
@@ -336,104 +380,6 @@ def _embedded(graph: ir.Model) -> ir.Model:
     if not any(True for _ in external_tensors(graph)):
         return graph
     return ir.external_data.load_to_model(graph.clone())
-
-
-_FORMATS: tuple[tuple[bytes, int, str, str], ...] = (
-    (
-        b"PK\x03\x04",
-        0,
-        "a ZIP archive (a PyTorch checkpoint or TorchScript file?)",
-        "export it with torch.onnx.export",
-    ),
-    (
-        b"\x80\x02",
-        0,
-        "a Python pickle, which can run code when opened",
-        "export the model to ONNX where it was trained",
-    ),
-    (
-        b"\x80\x04",
-        0,
-        "a Python pickle, which can run code when opened",
-        "export the model to ONNX where it was trained",
-    ),
-    (b"TFL3", 4, "a TensorFlow Lite model", "convert it to ONNX first, e.g. with tf2onnx"),
-    (b"GGUF", 0, "a GGUF model", "edgeproof reads ONNX"),
-    (b"\x89HDF", 0, "an HDF5 (Keras) file", "convert it to ONNX first, e.g. with tf2onnx"),
-    (b"ORTM", 4, "an ORT-format model", "give the .onnx file that it was made from"),
-    (b"<?xml", 0, "an XML file (OpenVINO IR?)", "give the .onnx file that it was made from"),
-    (b"\x89PNG", 0, "a PNG picture", "give the path of an .onnx file"),
-    (b"\xff\xd8\xff", 0, "a JPEG picture", "give the path of an .onnx file"),
-)
-
-
-def _refuse_other_formats(path: Path, data: bytes) -> None:
-    if not data:
-        raise InputError("model.wrong_format", str(path), "is empty (0 bytes)", "export or download it again")
-    for magic, offset, what, hint in _FORMATS:
-        if data[offset : offset + len(magic)] == magic:
-            raise InputError("model.wrong_format", str(path), f"is {what}; expected ONNX", hint)
-    if data[:60].lstrip().startswith((b"version https://git-lfs",)):
-        raise InputError("model.wrong_format", str(path), "is a Git LFS pointer, not the model", "run git lfs pull")
-
-
-def _check_external_data(proto: Any, path: Path) -> None:
-    """Refuse external data outside the model's folder, before anything of it is opened."""
-    from onnx.external_data_helper import _get_all_tensors
-
-    folder = path.parent.resolve()
-    for tensor in _get_all_tensors(proto):
-        if tensor.data_location != tensor.EXTERNAL:
-            continue
-        entries = {e.key: e.value for e in tensor.external_data}
-        location = entries.get("location", "")
-        subject = f"{path}: tensor {tensor.name!r}"
-        where = Path(location)
-        if not location or where.is_absolute() or ".." in where.parts or "\\" in location or "\0" in location:
-            raise TrustError(
-                "model.external_data",
-                subject,
-                f"keeps its data at {location!r}, outside the model's folder",
-                "put the weight file beside the model and save it with a plain relative name",
-            )
-        at = folder
-        for part in where.parts:
-            at = at / part
-            if at.is_symlink():
-                raise TrustError(
-                    "model.external_data",
-                    subject,
-                    f"keeps its data behind the symbolic link {part!r}",
-                    "replace the link by the file itself",
-                )
-        try:
-            info = at.stat()
-        except OSError as e:
-            raise InputError(
-                "model.external_missing",
-                subject,
-                f"needs the weight file {location!r}, which is not there",
-                "copy the weight file beside the model",
-            ) from e
-        if info.st_nlink > 1:
-            raise TrustError(
-                "model.external_data",
-                subject,
-                f"keeps its data in {location!r}, which has {info.st_nlink} hard links",
-                "copy the file, so that it belongs to this folder alone",
-            )
-        try:
-            offset, length = int(entries.get("offset") or 0), int(entries.get("length") or 0)
-        except ValueError:
-            offset, length = -1, -1
-        if offset < 0 or length < 0 or offset + length > info.st_size:
-            raise InputError(
-                "model.external_short",
-                subject,
-                f"reads bytes {entries.get('offset', 0)}+{entries.get('length', 0)} of {location!r}, "
-                f"which has {info.st_size:,}",
-                "the weight file is truncated; download or export it again",
-            )
 
 
 def _one_line(error: BaseException) -> str:
