@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 Better = Literal["higher", "lower"]
 Score = Any
-"""Raw score of one example or one run: a JSON number, or a list of JSON numbers."""
+"""Raw score of one example or run: a JSON number, or JSON numbers in lists and objects. Only its metric reads it."""
 
 
 @dataclass(frozen=True, slots=True)

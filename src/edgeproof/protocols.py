@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
 from .change import Change
@@ -14,6 +15,10 @@ from .measurement import Better, LayerTime, Placement, Score
 from .model import Model, TensorSpec
 from .target import Target
 
+Needs = Literal["labels", "examples", "reference", "runs", "file"]
+"""What a metric is scored on; see `Metric`."""
+Kind = Literal["proportion", "mean", "pooled", "run", "max", "exact"]
+"""Which bound holds for a metric; see `Metric`."""
 Outputs = dict[str, NDArray[Any]]
 Progress = Callable[[str, float], None]
 """Called with (what is happening, share done 0..1)."""
@@ -94,9 +99,15 @@ class Dataset(Protocol):
 
     def __getitem__(self, index: int) -> Example: ...
 
+    def take(self, indices: Sequence[int]) -> Dataset:
+        """The samples at these indices, in this order, with a digest of their own."""
+
 
 class DataFormat(Protocol):
     """A way to read samples."""
+
+    options: ClassVar[type]
+    """Frozen dataclass of what ``DataSpec.options`` may hold."""
 
     def open(self, spec: DataSpec, inputs: Sequence[TensorSpec]) -> Dataset:
         """Open a data set for a model with these inputs.
@@ -112,6 +123,7 @@ class Metric(Protocol):
     ``needs`` says what `score` is given as (got, want):
 
     * ``labels``: a decoded prediction and the example's truth, once per example;
+    * ``examples``: the raw outputs and the `Example`, once per example;
     * ``reference``: the outputs of the model and of the original, once per example;
     * ``runs``: a `LegRun` and None, once per process;
     * ``file``: the size in bytes of the model on disk and None, once.
@@ -123,14 +135,22 @@ class Metric(Protocol):
 
     unit: ClassVar[str]
     better: ClassVar[Better]
-    needs: ClassVar[Literal["labels", "reference", "runs", "file"]]
-    kind: ClassVar[Literal["proportion", "mean", "pooled", "run", "max", "exact"]]
+    needs: ClassVar[Needs]
+    kind: ClassVar[Kind]
 
     def score(self, got: Any, want: Any) -> Score | None:
         """Raw score of one example or run; None when there is nothing to measure it with (a missing sensor)."""
 
     def value(self, scores: Sequence[Score]) -> float:
         """The number, from raw scores."""
+
+
+@runtime_checkable
+class Resampled(Protocol):
+    """A metric whose value on a resample is much cheaper once all scores have been prepared together."""
+
+    def resampled(self, scores: Sequence[Score]) -> Callable[[NDArray[np.intp]], float]:
+        """A function from indices into ``scores`` (repeats allowed) to the value on those examples."""
 
 
 class Sensor(Protocol):
