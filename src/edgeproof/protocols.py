@@ -71,6 +71,8 @@ class Context:
         target: What the model is made for; None for a pass that does not care.
         seed: For random choices.
         progress: Told about long work.
+        calibration: Keeps what was seen of these very feeds, so that passes which calibrate on them stream them once;
+            None keeps nothing. Share one dict among contexts with the same feeds, and no others.
     """
 
     compile: Callable[[Model], Session]
@@ -79,6 +81,7 @@ class Context:
     target: Target | None = None
     seed: int = 0
     progress: Progress = lambda _what, _share: None
+    calibration: dict[str, Any] | None = None
 
 
 class Pass(Protocol):

@@ -23,6 +23,11 @@ class QuantScheme:
         ops: Operators that the runtime runs in integers when all their inputs and outputs are quantised.
         bias: ``int32`` (a DequantizeLinear of an int32 tensor) or ``float32``.
         weight_qdq: Keep float weights with a Q/DQ pair instead of storing integers.
+        fused_output: Operators whose integer kernel exists only with a quantised output.
+        follow: Operators that also run in integers, each output with a range of its own, when that saves a change of
+            precision: an input is quantised already and an output is wanted so.
+        share: Operators that only move values: their output keeps the parameters of their first input.
+        absorb: Activations that vanish into the quantisation of the layer before them.
     """
 
     activation: Literal["uint8", "int8"] = "uint8"
@@ -33,6 +38,22 @@ class QuantScheme:
     ops: tuple[str, ...] = ("Conv", "Gemm", "MatMul")
     bias: Literal["int32", "float32"] = "int32"
     weight_qdq: bool = False
+    fused_output: tuple[str, ...] = ("Conv",)
+    follow: tuple[str, ...] = ("Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "Sigmoid", "LeakyRelu")
+    share: tuple[str, ...] = (
+        "MaxPool",
+        "Reshape",
+        "Transpose",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Slice",
+        "Split",
+        "Resize",
+        "DepthToSpace",
+        "SpaceToDepth",
+    )
+    absorb: tuple[str, ...] = ("Relu", "Clip")
 
 
 @dataclass(frozen=True, slots=True)

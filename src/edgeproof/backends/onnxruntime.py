@@ -37,12 +37,22 @@ PROVIDERS: tuple[tuple[str, str], ...] = (
 )
 """Device name → provider, fastest first."""
 
+TENSORRT_SCHEME = QuantScheme(
+    activation="int8",
+    activation_symmetric=True,
+    bias="float32",
+    weight_qdq=True,
+    fused_output=(),
+    follow=("Add", "Concat", "AveragePool", "GlobalAveragePool"),
+)
+"""Symmetric, float bias, and Q only where an integer layer reads: TensorRT fuses the rest by itself."""
+
 SCHEMES: Mapping[str, QuantScheme] = {
     "cpu": QuantScheme(),
     "openvino": QuantScheme(),
     "qnn": QuantScheme(),
-    "cuda": QuantScheme(activation="int8", activation_symmetric=True, bias="float32", weight_qdq=True),
-    "tensorrt": QuantScheme(activation="int8", activation_symmetric=True, bias="float32", weight_qdq=True),
+    "cuda": TENSORRT_SCHEME,
+    "tensorrt": TENSORRT_SCHEME,
 }
 
 _LEVELS = {

@@ -1,0 +1,152 @@
+"""Choose the range of real values that the codes cover, from one histogram.
+
+Every method returns (low, high) with ``low ≤ 0 ≤ high``, inside the exact minimum and maximum that were seen. The
+methods that clip weigh the same candidates: the range cut to ±t, for t from a small share of the largest magnitude up
+to all of it, so that a one-sided tensor is cut on its one side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError, did_you_mean
+from .histogram import Histogram
+
+Method = Literal["minmax", "percentile", "entropy", "mse"]
+Range = tuple[float, float]
+METHODS: tuple[Method, ...] = get_args(Method)
+CANDIDATES = 100
+"""Thresholds weighed by entropy and mse, evenly spaced."""
+
+Counts = NDArray[np.int64]
+Edges = NDArray[np.float64]
+
+
+def find_range(histogram: Histogram, method: str, *, percentile: float = 99.99, levels: int = 256) -> Range:
+    """The range of one tensor.
+
+    Args:
+        histogram: What calibration saw of it.
+        method: One of `METHODS`.
+        percentile: For ``percentile``: the share of values that stay inside, in percent.
+        levels: Codes available.
+
+    Raises:
+        InputError: quant.method, quant.percentile.
+    """
+    if method not in METHODS:
+        raise InputError("quant.method", method, "is not a range method", did_you_mean(method, METHODS))
+    if not 50.0 < percentile <= 100.0:
+        raise InputError(
+            "quant.percentile", "percentile", f"is {percentile}; expected above 50 and at most 100", "try 99.99"
+        )
+    low, high = histogram.bounds()
+    if method == "minmax" or not histogram.counted or low == high:
+        return low, high
+    counts, edges = histogram.counts()
+    if method == "percentile":
+        return _percentile(counts, edges, percentile / 100.0, (low, high))
+    score = {"entropy": _divergence, "mse": _squared_error}[method]
+    return _best_cut(counts, edges, (low, high), levels, score)
+
+
+def clipped_share(histogram: Histogram, chosen: Range) -> float:
+    """Share of counted values outside a range, 0..1; bins that straddle an end are shared out evenly."""
+    if not histogram.counted:
+        return 0.0
+    counts, edges = histogram.counts()
+    cdf = np.concatenate([[0.0], np.cumsum(counts)]) / histogram.counted
+    low, high = histogram.bounds()
+    edges = np.clip(edges, low, high)
+    return float(max(0.0, 1.0 - (np.interp(chosen[1], edges, cdf) - np.interp(chosen[0], edges, cdf))))
+
+
+def _percentile(counts: Counts, edges: Edges, share: float, limits: Range) -> Range:
+    """Cut (1 - share) / 2 of the values from each tail, interpolating inside a bin."""
+    cdf = np.concatenate([[0.0], np.cumsum(counts)]) / counts.sum()
+    tail = (1.0 - share) / 2.0
+    inside = np.clip(edges, *limits)
+    # np.interp wants a rising abscissa: of a run of equal shares, the upper tail ends at its first edge and the
+    # lower tail at its last, so that empty bins are never covered.
+    first = np.flatnonzero(np.concatenate([[True], np.diff(cdf) > 0]))
+    last = np.flatnonzero(np.concatenate([np.diff(cdf) > 0, [True]]))
+    low = float(np.interp(tail, cdf[last], inside[last]))
+    high = float(np.interp(1.0 - tail, cdf[first], inside[first]))
+    return min(low, 0.0), max(high, 0.0)
+
+
+Score = Callable[[Counts, Edges, Range, int], float]
+
+
+def _best_cut(counts: Counts, edges: Edges, limits: Range, levels: int, score: Score) -> Range:
+    top = max(-limits[0], limits[1])
+    best, chosen = np.inf, limits
+    for i in range(CANDIDATES, 0, -1):
+        t = top * i / CANDIDATES
+        cut = (max(limits[0], -t), min(limits[1], t))
+        if np.count_nonzero((edges >= cut[0]) & (edges <= cut[1])) <= levels:
+            break  # finer than the histogram resolves
+        value = score(counts, edges, cut, levels)
+        if value < best:
+            best, chosen = value, cut
+    return chosen
+
+
+def _divergence(counts: Counts, edges: Edges, cut: Range, levels: int) -> float:
+    """Kullback-Leibler divergence of the quantised distribution from the clipped one.
+
+    The reference keeps the clipped values in its end bins; the candidate is made without them, so that cutting costs.
+    The bin of zero counts as its neighbour does: zero is exact, and the spike that ReLU leaves there would otherwise
+    draw every range towards it.
+
+    Source: Migacz, "8-bit inference with TensorRT", GTC 2017, slides 20 to 38.
+    """
+    zero = int(np.searchsorted(edges, 0.0))
+    work = counts.astype(np.float64)
+    if zero < len(work):
+        work[zero] = min(work[zero], work[zero + 1] if zero + 1 < len(work) else work[zero - 1])
+    first = int(np.searchsorted(edges, cut[0], side="right")) - 1
+    last = min(int(np.searchsorted(edges, cut[1], side="left")), len(work))
+    inside = work[first:last]
+    n = len(inside)
+    reference = inside.copy()
+    reference[0] += work[:first].sum()
+    reference[-1] += work[last:].sum()
+    level = np.minimum(np.arange(n) * levels // n, levels - 1)
+    used = reference > 0
+    mass = np.bincount(level, weights=inside, minlength=levels)
+    spread = np.bincount(level, weights=used, minlength=levels)
+    share = np.divide(mass, spread, out=np.zeros(levels), where=spread > 0)
+    candidate = np.where(used, share[level], 0.0)
+    total, kept = reference.sum(), candidate.sum()
+    if total == 0.0 or kept == 0.0:
+        return np.inf if total else 0.0
+    p, q = reference[used] / total, np.maximum(candidate[used] / kept, 1e-12)
+    return float(np.sum(p * np.log(p / q)))
+
+
+def _squared_error(counts: Counts, edges: Edges, cut: Range, levels: int) -> float:
+    """Mean squared error of quantising to the cut, from the bins' middles; zero is exact."""
+    middle = (edges[:-1] + edges[1:]) / 2.0
+    middle[np.searchsorted(edges, 0.0)] = 0.0
+    step = (cut[1] - cut[0]) / (levels - 1)
+    zero = np.rint(-cut[0] / step)
+    codes = np.clip(np.rint(middle / step) + zero, 0, levels - 1)
+    return float(np.dot(counts, ((codes - zero) * step - middle) ** 2))
+
+
+def describe(histogram: Histogram, chosen: Range) -> Mapping[str, Any]:
+    """Facts of one tensor's range, as JSON values."""
+    low, high = histogram.bounds()
+    return {
+        "min": low,
+        "max": high,
+        "low": chosen[0],
+        "high": chosen[1],
+        "clipped_share": clipped_share(histogram, chosen),
+        "values": histogram.seen,
+    }
