@@ -1,0 +1,152 @@
+"""Find the fastest variant of a model that meets a policy, and prove it.
+
+The original and every candidate are measured on the target; the finalists are confirmed in fresh, interleaved processes
+on samples that the search never saw. Ctrl-C or a killed process loses nothing: the same command goes on.
+
+exit codes: 0 accept, 1 reject, 5 hold
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from .. import registry
+from ..errors import VERDICT_EXIT, InputError, did_you_mean
+from ..target import Setting
+from .show import Show
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of the main job."""
+    parser.add_argument("model", metavar="MODEL", help="the ONNX file")
+    parser.add_argument(
+        "--data", required=True, metavar="D", help="data file (YAML), folder, .npz, or file.py:callable"
+    )
+    parser.add_argument("--policy", metavar="P", help="policy file (YAML); left out: the default policy")
+    run_flags(parser)
+    parser.add_argument("--evaluator", metavar="FILE.py:NAME", help="score examples with this callable")
+
+
+def run_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags that the demo shares."""
+    parser.add_argument("--target", default="onnxruntime:cpu", metavar="T", help="default: onnxruntime:cpu")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="fix a setting of the runtime, e.g. threads=1"
+    )
+    parser.add_argument("--out", default="runs/run", metavar="RUN", help="folder of the run (default: runs/run)")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample split and all random choices")
+
+
+def run(args: argparse.Namespace, show: Show) -> int:
+    """Parse, optimise, show."""
+    from ..dataset import load_spec
+    from ..evaluate import metric_units
+    from ..optimize import find_target, optimize
+    from ..policy import default_policy, load_policy
+
+    spec = load_spec(args.data, **({"evaluator": args.evaluator} if args.evaluator else {}))
+    policy = load_policy(args.policy, metric_units()) if args.policy else default_policy()
+    target = find_target(args.target, runtime_settings(args.target, args.set))
+    with show.progress() as progress:
+        result = optimize(args.model, spec, policy, target, args.out, seed=args.seed, progress=progress)
+    return finish(result, Path(args.out), show)
+
+
+def finish(result: Mapping[str, Any], out: Path, show: Show) -> int:
+    """The table, the report and the exit code."""
+    from ..report import write_report
+
+    show.table(
+        ["candidate", "size", "p50 ms [95 %]", "p95 ms [95 %]", result["metric"], "speed-up", "verdict", "why"],
+        [_row(c, result["metric"]) for c in result["candidates"]],
+        right=" rrrrr  ",
+    )
+    best = next((c for c in result["candidates"] if c["name"] == result["best"]), None)
+    show.text(_headline(result, best))
+    page = write_report(out)
+    if best is not None:
+        show.text(f"  model   {out / 'best.onnx'}  (settings in {out / 'best.json'})")
+    show.text(f"  report  {page}")
+    show.text(f"  raw     {out / 'result.json'}, {out / 'confirm'}")
+    show.result({**result, "run": str(out), "report": str(page)})
+    return VERDICT_EXIT[result["state"]]
+
+
+def runtime_settings(target: str, pairs: list[str]) -> dict[str, Setting]:
+    """``--set`` values, typed by the backend's settings dataclass.
+
+    Raises:
+        InputError: settings.unknown, settings.value.
+    """
+    backend = target.partition(":")[0]
+    if backend not in registry.names("backends"):
+        raise InputError("target.unknown", target, "no such runtime", did_you_mean(backend, registry.names("backends")))
+    kinds = {f.name: f for f in fields(registry.load("backends", backend).settings)}
+    values: dict[str, Setting] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or key not in kinds:
+            raise InputError("settings.unknown", f"--set {pair}", "is not a setting", did_you_mean(key, kinds))
+        values[key] = typed(text, kinds[key].default, f"--set {pair}")
+    return values
+
+
+def typed(text: str, like: Any, subject: str) -> Setting:
+    """Text as a value of the same type as ``like``.
+
+    Raises:
+        InputError: settings.value.
+    """
+    if isinstance(like, bool):
+        if text.lower() in ("true", "yes", "on", "1"):
+            return True
+        if text.lower() in ("false", "no", "off", "0"):
+            return False
+        raise InputError("settings.value", subject, f"{text!r} is not true or false", "write true or false")
+    try:
+        return type(like)(text)  # type: ignore[no-any-return]
+    except (TypeError, ValueError) as e:
+        kind = type(like).__name__
+        raise InputError("settings.value", subject, f"{text!r} is no {kind}", f"the default is {like!r}") from e
+
+
+def _row(candidate: Mapping[str, Any], metric: str) -> list[str]:
+    measured, search = candidate["measured"], candidate["search"]
+    if measured:
+        p50, p95, score = measured["latency_p50"], measured["latency_p95"], measured[metric]
+        cells = [_interval(p50, 2), _interval(p95, 2), _interval(score, 4)]
+    else:
+        p50_ms, got = search.get("p50_ms"), search.get("quality")
+        cells = [f"≈ {p50_ms:.2f}" if p50_ms else "", "", f"≈ {got:.4f}" if got is not None else ""]
+    size = candidate.get("size_bytes")
+    return [
+        candidate["name"],
+        f"{size / 1e6:.2f} MB" if size else "",
+        *cells,
+        f"{search['speedup']:.2f}×" if search.get("speedup") else "",
+        candidate["state"],
+        candidate["why"],
+    ]
+
+
+def _interval(measurement: Mapping[str, Any], digits: int) -> str:
+    value = f"{measurement['value']:.{digits}f}"
+    if measurement["low"] is None:
+        return value
+    return f"{value} [{measurement['low']:.{digits}f}, {measurement['high']:.{digits}f}]"
+
+
+def _headline(result: Mapping[str, Any], best: Mapping[str, Any] | None) -> str:
+    if best is None:
+        reasons = {c["why"] for c in result["candidates"] if c["state"] in ("reject", "hold")}
+        return f"{result['state'].upper()}: {'; '.join(sorted(reasons)) or 'no candidate could be confirmed'}"
+    if best["name"] == "original":
+        return "ACCEPT: the original is already the fastest that meets the policy"
+    original = result["candidates"][0]
+    smaller = 1 - best["size_bytes"] / original["size_bytes"]
+    change = f"{abs(smaller):.0%} {'smaller' if smaller >= 0 else 'larger'}"
+    return f"ACCEPT: {best['name']} is {best['search']['speedup']:.2f}× as fast as the original and {change}"
