@@ -87,7 +87,10 @@ def params(
     hi = np.maximum(np.asarray(high, np.float64), 0.0)
     if not (np.isfinite(lo).all() and np.isfinite(hi).all() and (np.asarray(low) <= np.asarray(high)).all()):
         raise InputError(
-            "quant.range", "range", f"is [{low}, {high}]; expected finite bounds, lowest first", "check the data for NaN"
+            "quant.range",
+            "range",
+            f"is [{low}, {high}]; expected finite bounds, lowest first",
+            "check the data for NaN",
         )
     qmin, qmax = LEVELS[dtype, symmetric, reduce_range]
     if symmetric:
@@ -120,7 +123,8 @@ def quantize(x: Array, p: QParams) -> Array:
     info = np.iinfo(p.dtype)
     codes = np.rint(x / _spread(p.scale, x.ndim, p.axis)) + _spread(p.zero_point, x.ndim, p.axis).astype(np.float32)
     codes = np.clip(codes, info.min, info.max)
-    return codes.astype(p.dtype)
+    result: Array = codes.astype(p.dtype)
+    return result
 
 
 def dequantize(codes: Array, p: QParams) -> NDArray[np.float32]:
@@ -192,6 +196,11 @@ def fit_bias(p: QParams, bias: Array, activation_scale: float) -> QParams:
         need = np.asarray(need.max(initial=0.0))
     widest = np.maximum(p.scale.astype(np.float64), need)
     return QParams(np.clip(widest, _TINY, _HUGE).astype(np.float32), p.zero_point, p.axis)
+
+
+def scaled(scale: NDArray[np.float32], factor: float) -> NDArray[np.float32]:
+    """A scale times a positive factor, kept > 0 and finite."""
+    return np.clip(scale.astype(np.float64) * factor, _TINY, _HUGE).astype(np.float32)
 
 
 def sqnr_db(reference: Array, got: Array) -> float:

@@ -1,0 +1,193 @@
+"""Quantise a model to 8-bit integers with ranges from calibration samples, as Q/DQ nodes where the target wants them.
+
+The samples are streamed once; memory does not grow with their number. Nothing is trained and no label is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ..change import Change
+from ..dataset import Feeds
+from ..errors import InputError, UnsupportedError, did_you_mean
+from ..model import Model
+from ..protocols import Context, Pass
+from ..quant import calibration, numerics, placement, qdq, ranges
+from ..quant.histogram import Histogram
+from ..target import QuantScheme
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+OPSET = 13
+"""First opset whose QuantizeLinear takes one scale per channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Int8:
+    """Static INT8 quantisation.
+
+    Attributes:
+        method: How a tensor's range is chosen: ``minmax``, ``percentile``, ``entropy`` or ``mse``.
+        percentile: For ``percentile``: share of values that stay inside the range, in percent.
+        per_channel: One weight scale per output channel where the target has it.
+        keep: What stays in float: node names, operators or output names, comma separated; ``*`` and ``?`` match.
+        ops: Quantise only these operators, comma separated; empty means all that the target runs in integers.
+        depthwise: Quantise depthwise convolutions (often slower and less accurate than in float).
+        first_last: Quantise the layers nearest to the inputs and outputs.
+        reduce_range: Weights use 7 bits. For x86 CPUs without VNNI, whose u8 × s8 products are summed in 16 bits and
+            can saturate there.
+        samples: Calibrate on the first so many samples; 0 means all.
+    """
+
+    method: str = "minmax"
+    percentile: float = 99.99
+    per_channel: bool = True
+    keep: str = ""
+    ops: str = ""
+    depthwise: bool = True
+    first_last: bool = True
+    reduce_range: bool = False
+    samples: int = 0
+
+    def __call__(self, model: Model, context: Context) -> Change:
+        """Quantise.
+
+        Raises:
+            UnsupportedError: int8.target, when the target has no integer path.
+            InputError: int8.samples, when there are none; int8.ops; quant.method; quant.percentile;
+                calibration.empty; calibration.not_finite.
+        """
+        scheme = _scheme(context)
+        scope = self._scope(scheme)
+        # Refuse a bad setting before the samples are read.
+        ranges.find_range(Histogram(), self.method, percentile=self.percentile)
+        if context.feeds is None:
+            raise InputError(
+                "int8.samples", model.name, "has no calibration samples; INT8 needs some", "give a data set with --data"
+            )
+        graph = _prepared(model)
+        if isinstance(graph, str):
+            return Change.none(model, (model.name, graph))
+        plan = placement.plan(graph.graph, scheme, scope)
+        if not plan.layers:
+            return Change.none(model, *plan.declined)
+        seen = self._seen(model, graph, plan, scheme, context)
+        activations, facts = self._activations(plan, scheme, seen)
+        qdq.write(graph.graph, plan, scheme, activations, self.reduce_range)
+        return Change(
+            Model.of(graph, model.name),
+            True,
+            tuple(f"quantised {placement.label(n)} ({n.op_type})" for n in plan.roles),
+            tuple(plan.declined),
+            {"method": self.method, "tensors": facts, "nodes": _precisions(graph.graph, plan)},
+        )
+
+    def _scope(self, scheme: QuantScheme) -> placement.Scope:
+        ops = tuple(_split(self.ops))
+        known = (*scheme.ops, *scheme.follow)
+        for op in ops:
+            if op not in known:
+                raise InputError(
+                    "int8.ops", op, "is no operator that the target runs in integers", did_you_mean(op, known)
+                )
+        return placement.Scope(tuple(_split(self.keep)), ops, self.depthwise, self.first_last, self.per_channel)
+
+    def _seen(
+        self, model: Model, graph: ir.Model, plan: placement.Plan, scheme: QuantScheme, context: Context
+    ) -> calibration.Calibration:
+        """Histograms of the plan's tensors, from the context's cache where it has them."""
+        cache: calibration.Calibration = {}
+        wanted = list(plan.observe)
+        if context.calibration is not None:
+            cache = context.calibration.setdefault(f"{model.digest}:{self.samples}", {})
+            # What any other scope of this pass would need is seen in the same pass over the samples.
+            if not cache:
+                wanted += placement.plan(graph.graph, scheme, placement.Scope()).observe
+        missing = [name for name in dict.fromkeys(wanted) if name not in cache]
+        if missing:
+            cache.update(
+                calibration.calibrate(
+                    Model(model.name, model.digest, model.inputs, model.outputs, graph),
+                    missing,
+                    context.compile,
+                    self._feeds(context),
+                    total=min(self.samples or context.samples, context.samples),
+                    progress=context.progress,
+                )
+            )
+        return cache
+
+    def _feeds(self, context: Context) -> Iterator[Feeds]:
+        assert context.feeds is not None
+        return islice(context.feeds(), self.samples or None)
+
+    def _activations(
+        self, plan: placement.Plan, scheme: QuantScheme, seen: calibration.Calibration
+    ) -> tuple[dict[str, numerics.QParams], dict[str, Any]]:
+        """Parameters and facts of every quantised tensor."""
+        found: dict[str, numerics.QParams] = {}
+        facts: dict[str, Any] = {}
+        for source in plan.observe:
+            histogram = seen.get(source, Histogram())
+            low, high = ranges.find_range(histogram, self.method, percentile=self.percentile)
+            p = numerics.params(low, high, scheme.activation, symmetric=scheme.activation_symmetric)
+            found[source] = p
+            facts[source] = {
+                **ranges.describe(histogram, (low, high)),
+                "scale": float(p.scale),
+                "zero_point": int(p.zero_point),
+            }
+        for name in plan.tensors:
+            source, factor = plan.source(name)
+            if name != source:
+                p = found[source]
+                found[name] = numerics.QParams(numerics.scaled(p.scale, factor), p.zero_point)
+        return found, facts
+
+
+def _scheme(context: Context) -> QuantScheme:
+    if context.target is None or context.target.scheme is None:
+        name = context.target.name if context.target else "no target"
+        raise UnsupportedError(
+            "int8.target", name, "has no integer path", "choose another target with --target; see 'edgeproof targets'"
+        )
+    return context.target.scheme
+
+
+def _prepared(model: Model) -> ir.Model | str:
+    """A copy that may be changed, at an opset that has per-channel Q/DQ; or why there is none."""
+    import onnx_ir as ir
+
+    graph = model.graph.clone()
+    opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", OPSET))
+    if opset < OPSET:
+        import onnx
+
+        try:
+            proto = onnx.version_converter.convert_version(ir.to_proto(graph), OPSET)
+            graph = ir.from_proto(proto)
+        except Exception as e:  # the converter raises RuntimeError, ValueError and its own classes
+            why = " ".join(str(e).split())[:200]
+            return f"opset {opset} has no per-channel Q/DQ, and it could not be raised to {OPSET} ({why})"
+    # Initializers that are also listed as inputs are weights with a default that nobody overrides.
+    weights = set(graph.graph.initializers)
+    for value in [v for v in graph.graph.inputs if v.name in weights]:
+        graph.graph.inputs.remove(value)
+    return graph
+
+
+def _precisions(graph: ir.Graph, plan: placement.Plan) -> dict[str, str]:
+    """Precision of every computing node of the result."""
+    moves = ("QuantizeLinear", "DequantizeLinear", "Constant")
+    return {placement.label(n): "int8" if n in plan.roles else "float" for n in graph if n.op_type not in moves}
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+IMPL: type[Pass] = Int8

@@ -1,0 +1,399 @@
+"""Decide which nodes run in integers and which tensors get Q/DQ, from the target's scheme and nothing else.
+
+The rules, in order:
+
+1. A *layer* (an operator of ``scheme.ops`` with a constant weight) is quantised unless a setting or its weight forbids
+   it; its input is quantised.
+2. Its output is quantised, past an activation that the runtime absorbs, when the fused kernel needs that
+   (``scheme.fused_output``) or an integer node reads it.
+3. A *follower* (Add, Mul, Concat, pooling …) is quantised when an input is in integers already and an integer node
+   reads its output: both changes of precision are saved.
+4. A *sharer* (MaxPool, Reshape …) likewise; its output takes the parameters of its input.
+5. Multiplication and division by a positive constant after an integer node cost nothing: they become another scale.
+6. Everything else stays in float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..target import QuantScheme
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+Role = Literal["layer", "follow", "share", "rescale"]
+RESCALE = ("Mul", "Div")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """How one layer's weight is stored.
+
+    Attributes:
+        axis: Output-channel axis of the weight; None for one scale per tensor.
+        weight: The float weight, with Gemm's alpha folded in.
+        bias: The float bias [C], with Gemm's beta folded in; None without one.
+    """
+
+    axis: int | None
+    weight: NDArray[np.float32]
+    bias: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the user allows.
+
+    Attributes:
+        keep: Left in float: node names, operators, output names, or patterns with ``*`` and ``?``.
+        ops: When not empty, only these operators are quantised.
+        depthwise: Quantise depthwise convolutions.
+        first_last: Quantise layers without a layer before them, or after them.
+        per_channel: One scale per output channel where the scheme has it.
+    """
+
+    keep: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    depthwise: bool = True
+    first_last: bool = True
+    per_channel: bool = True
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be done to one graph (the very graph that was given).
+
+    Attributes:
+        layers: Layer nodes and their weights.
+        roles: Every node that will run in integers.
+        shares: Tensor → (tensor whose parameters it takes, factor on the scale).
+        tensors: Names of all tensors that get Q/DQ, in graph order.
+        integer: Those of them that an integer node produces.
+        declined: (node, reason) for operators of the scheme that stay in float.
+    """
+
+    layers: dict[ir.Node, Layer] = field(default_factory=dict)
+    roles: dict[ir.Node, Role] = field(default_factory=dict)
+    shares: dict[str, tuple[str, float]] = field(default_factory=dict)
+    tensors: dict[str, ir.Value] = field(default_factory=dict)
+    integer: set[str] = field(default_factory=set)
+    declined: list[tuple[str, str]] = field(default_factory=list)
+
+    def source(self, name: str) -> tuple[str, float]:
+        """The tensor whose range a tensor takes, and the factor on its scale."""
+        factor = 1.0
+        while name in self.shares:
+            name, step = self.shares[name]
+            factor *= step
+        return name, factor
+
+    @property
+    def observe(self) -> tuple[str, ...]:
+        """Tensors whose values must be seen."""
+        return tuple(dict.fromkeys(self.source(name)[0] for name in self.tensors))
+
+
+def label(node: ir.Node) -> str:
+    """A node's name, or its operator and first output when it has none."""
+    return node.name or f"{node.op_type}:{node.outputs[0].name if node.outputs else ''}"
+
+
+def plan(graph: ir.Graph, scheme: QuantScheme, scope: Scope) -> Plan:
+    """Decide the placement for a main graph. The graph is not changed."""
+    result = Plan()
+    nodes = list(graph)
+    for node in nodes:
+        if node.op_type in scheme.ops and node.domain in ("", "ai.onnx"):
+            layer = _layer(node, scheme, scope)
+            if isinstance(layer, Layer):
+                result.layers[node] = layer
+            else:
+                result.declined.append((label(node), layer))
+    if not scope.first_last:
+        for node in _ends(nodes, result.layers):
+            del result.layers[node]
+            result.declined.append((label(node), "first or last layer, kept in float by the setting first_last=false"))
+    result.declined += _nested(graph, scheme)
+    result.roles = dict.fromkeys(result.layers, "layer")
+    _spread(nodes, result, scheme, scope)
+    _tensors(nodes, result, scheme)
+    return result
+
+
+def constant(value: ir.Value | None) -> NDArray[Any] | None:
+    """The array behind an initializer or a Constant node; None for anything else."""
+    import onnx_ir as ir
+
+    if value is None or value.is_graph_input():
+        return None
+    tensor = ir.convenience.get_const_tensor(value)
+    if tensor is None or tensor.dtype == ir.DataType.STRING:
+        return None
+    return tensor.numpy()
+
+
+def after(node: ir.Node, scheme: QuantScheme) -> ir.Value:
+    """A node's output, past an activation that is absorbed into its quantisation."""
+    value = node.outputs[0]
+    uses = list(value.uses())
+    if len(uses) == 1 and not value.is_graph_output():
+        follower = uses[0].node
+        if follower.op_type in scheme.absorb and uses[0].idx == 0 and _starts_at_zero(follower):
+            return follower.outputs[0]
+    return value
+
+
+def kept(node: ir.Node, scope: Scope) -> str | None:
+    """The reason why the user's settings leave a node in float, if they do."""
+    for pattern in scope.keep:
+        if any(fnmatchcase(n, pattern) for n in (node.name or "", node.op_type, *(o.name or "" for o in node.outputs))):
+            return f"kept in float by the setting keep={pattern}"
+    if scope.ops and node.op_type not in scope.ops:
+        return f"not among the operators of the setting ops={','.join(scope.ops)}"
+    return None
+
+
+def _layer(node: ir.Node, scheme: QuantScheme, scope: Scope) -> Layer | str:
+    """The layer that a node is, or why it stays in float."""
+    reason = kept(node, scope)
+    if reason:
+        return reason
+    if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
+        return "has no weight"
+    weight = constant(node.inputs[1])
+    if weight is None:
+        return "its weight is not a constant"
+    if constant(node.inputs[0]) is not None:
+        return "its input is a constant; fold constants first"
+    if weight.dtype != np.float32:
+        return f"its weight is {weight.dtype.name}; only float32 is quantised"
+    if not weight.size:
+        return "its weight is empty"
+    if not np.isfinite(weight).all():
+        return f"its weight holds {int((~np.isfinite(weight)).sum())} values that are NaN or infinite"
+    for use in node.inputs[1].uses():
+        if use.node.op_type not in scheme.ops or use.idx != 1:
+            return f"its weight is also read by {label(use.node)}, which stays in float"
+    build = {"Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul}.get(node.op_type)
+    if build is None:
+        return f"placement knows no rule for {node.op_type}"
+    layer = build(node, weight, scope)
+    if isinstance(layer, Layer) and (node.op_type not in scheme.per_channel or not scope.per_channel):
+        return Layer(None, layer.weight, layer.bias)
+    return layer
+
+
+def _conv(node: ir.Node, weight: NDArray[np.float32], scope: Scope) -> Layer | str:
+    if not 3 <= weight.ndim <= 5:
+        return f"its weight has rank {weight.ndim}; expected 3 to 5"
+    if not scope.depthwise and _attribute(node, "group", 1) > 1 and weight.shape[1] == 1:
+        return "depthwise convolution, kept in float by the setting depthwise=false"
+    bias = _bias(node, weight.shape[0])
+    return bias if isinstance(bias, str) else Layer(0, weight, bias)
+
+
+def _conv_transpose(node: ir.Node, weight: NDArray[np.float32], scope: Scope) -> Layer | str:
+    group = _attribute(node, "group", 1)
+    bias = _bias(node, weight.shape[1] * group)
+    if isinstance(bias, str):
+        return bias
+    return Layer(1 if group == 1 else None, weight, bias)
+
+
+def _gemm(node: ir.Node, weight: NDArray[np.float32], scope: Scope) -> Layer | str:
+    if weight.ndim != 2:
+        return f"its weight has rank {weight.ndim}; expected 2"
+    if _attribute(node, "transA", 0):
+        return "its input is transposed (transA)"
+    axis = 0 if _attribute(node, "transB", 0) else 1
+    bias = _bias(node, weight.shape[axis])
+    if isinstance(bias, str):
+        return bias
+    alpha, beta = np.float32(_attribute(node, "alpha", 1.0)), np.float32(_attribute(node, "beta", 1.0))
+    return Layer(axis, weight * alpha, None if bias is None else bias * beta)
+
+
+def _matmul(node: ir.Node, weight: NDArray[np.float32], scope: Scope) -> Layer | str:
+    if weight.ndim < 2:
+        return f"its weight has rank {weight.ndim}; expected 2 or more"
+    return Layer(1 if weight.ndim == 2 else None, weight)
+
+
+def _bias(node: ir.Node, channels: int) -> NDArray[np.float32] | str | None:
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        return None
+    bias = constant(node.inputs[2])
+    if bias is None:
+        return "its bias is not a constant"
+    if bias.dtype != np.float32 or not np.isfinite(bias).all():
+        return "its bias is not finite float32"
+    if bias.size == 1 and node.op_type == "Gemm":
+        return np.full(channels, bias.reshape(-1)[0], np.float32)
+    if bias.size != channels or bias.shape[-1:] != (channels,):
+        return f"its bias has shape {list(bias.shape)}; expected [{channels}]"
+    return bias.reshape(channels)
+
+
+def _ends(nodes: Sequence[ir.Node], layers: dict[ir.Node, Layer]) -> list[ir.Node]:
+    """Layers that no layer precedes, and layers that no layer follows."""
+
+    def reached(order: Sequence[ir.Node], near: Callable[[ir.Node], Sequence[ir.Node]]) -> set[ir.Node]:
+        below: set[ir.Node] = set()
+        for node in order:
+            if any(n in below or n in layers for n in near(node)):
+                below.add(node)
+        return below
+
+    behind = reached(nodes, lambda n: [p for v in n.inputs if v is not None and (p := v.producer()) is not None])
+    ahead = reached(list(reversed(nodes)), lambda n: [u.node for v in n.outputs for u in v.uses()])
+    return [n for n in layers if n not in behind or n not in ahead]
+
+
+def _nested(graph: ir.Graph, scheme: QuantScheme) -> list[tuple[str, str]]:
+    """Operators of the scheme inside loops and branches, which stay in float."""
+    inside = (n for n in graph.all_nodes() if n.graph is not graph and n.op_type in scheme.ops)
+    return [(label(n), "inside the body of a control-flow operator") for n in inside]
+
+
+def _spread(nodes: Sequence[ir.Node], result: Plan, scheme: QuantScheme, scope: Scope) -> None:
+    """Find followers, sharers and rescalers: assume all that could be, then drop until every rule holds."""
+    roles = result.roles
+    could: dict[ir.Node, Role] = {}
+    for node in nodes:
+        role = None if node in roles else _role(node, scheme, scope)
+        if role is not None and _available(node, role, roles, could, result, scheme):
+            could[node] = role
+    changed = True
+    while changed:
+        changed = False
+        for node in reversed(list(could)):
+            role = could[node]
+            outputs = [after(node, scheme)] if role == "follow" else list(node.outputs)
+            wanted = any(_reads_integers(use, roles, could) for v in outputs for use in v.uses())
+            if not (wanted and _available(node, role, roles, could, result, scheme)):
+                del could[node]
+                changed = True
+    roles.update(could)
+
+
+def _role(node: ir.Node, scheme: QuantScheme, scope: Scope) -> Role | None:
+    if node.domain not in ("", "ai.onnx") or not node.inputs or node.inputs[0] is None:
+        return None
+    if node.op_type in RESCALE and rescale_factor(node) is not None and not kept(node, Scope(keep=scope.keep)):
+        return "rescale"
+    if node.op_type in scheme.follow and not kept(node, scope) and _quantisable_constants(node):
+        return "follow"
+    if node.op_type in scheme.share and not kept(node, Scope(keep=scope.keep)) and _moves_only(node):
+        return "share"
+    return None
+
+
+def rescale_factor(node: ir.Node) -> float | None:
+    """The positive constant by which a Mul or Div scales its other, larger operand; None for anything else."""
+    if len(node.inputs) != 2:
+        return None
+    for index in (1, 0) if node.op_type == "Mul" else (1,):
+        value = constant(node.inputs[index])
+        if value is not None and value.size == 1 and value.dtype == np.float32 and value.ndim <= 1:
+            number = float(value.reshape(-1)[0])
+            if 1e-6 < number < 1e6 and constant(node.inputs[1 - index]) is None:
+                return number if node.op_type == "Mul" else 1.0 / number
+    return None
+
+
+def data_inputs(node: ir.Node, role: Role) -> list[ir.Value]:
+    """The non-constant inputs that a node reads in integers."""
+    chosen = node.inputs[:1] if role in ("layer", "share") else node.inputs
+    return [v for v in chosen if v is not None and constant(v) is None]
+
+
+def _available(
+    node: ir.Node,
+    role: Role,
+    roles: dict[ir.Node, Role],
+    could: dict[ir.Node, Role],
+    result: Plan,
+    scheme: QuantScheme,
+) -> bool:
+    """Whether an input is in integers: an integer node makes it, or another layer reads it so anyway."""
+    for value in data_inputs(node, role):
+        maker = _maker(value, scheme)
+        made = maker is not None and (maker in roles or maker in could)
+        shared = role != "rescale" and any(u.node in result.layers and u.idx == 0 for u in value.uses())
+        if made or shared:
+            return True
+    return False
+
+
+def _maker(value: ir.Value, scheme: QuantScheme) -> ir.Node | None:
+    """The node whose quantised output a value would be, looking through an absorbed activation."""
+    node = value.producer()
+    if node is not None and node.op_type in scheme.absorb and node.inputs and node.inputs[0] is not None:
+        before = node.inputs[0].producer()
+        if before is not None and after(before, scheme) is value:
+            return before
+    return node
+
+
+def _reads_integers(use: Any, roles: dict[ir.Node, Role], could: dict[ir.Node, Role]) -> bool:
+    role = roles.get(use.node) or could.get(use.node)
+    return role is not None and (role not in ("layer", "share") or use.idx == 0)
+
+
+def _tensors(nodes: Sequence[ir.Node], result: Plan, scheme: QuantScheme) -> None:
+    """Collect the tensors that get Q/DQ, in graph order."""
+    for node in nodes:
+        role = result.roles.get(node)
+        if role is None:
+            continue
+        inputs = data_inputs(node, role)
+        for value in inputs:
+            result.tensors.setdefault(value.name or "", value)
+        if role in ("share", "rescale"):
+            factor = 1.0 if role == "share" else rescale_factor(node) or 1.0
+            for value in node.outputs:
+                result.shares[value.name or ""] = (inputs[0].name or "", factor)
+                result.tensors.setdefault(value.name or "", value)
+                result.integer.add(value.name or "")
+            continue
+        output = after(node, scheme)
+        wanted = any(_reads_integers(use, result.roles, {}) for use in output.uses())
+        if role == "follow" or node.op_type in scheme.fused_output or wanted:
+            result.tensors.setdefault(output.name or "", output)
+            result.integer.add(output.name or "")
+
+
+def _quantisable_constants(node: ir.Node) -> bool:
+    """Whether a follower's constant operands are finite float32."""
+    arrays = [a for v in node.inputs if v is not None and (a := constant(v)) is not None]
+    return all(a.dtype == np.float32 and a.size and np.isfinite(a).all() for a in arrays)
+
+
+def _moves_only(node: ir.Node) -> bool:
+    if node.op_type == "Resize":
+        return bool(_attribute(node, "mode", "nearest") == "nearest")
+    if node.op_type == "MaxPool":
+        return len(node.outputs) == 1
+    return True
+
+
+def _starts_at_zero(node: ir.Node) -> bool:
+    """Whether an activation is Relu or a Clip from 0, so that a zero point at the lowest code does its work."""
+    if node.op_type == "Relu":
+        return True
+    if node.op_type != "Clip":
+        return False
+    low = constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    return low is not None and low.size == 1 and float(low.reshape(-1)[0]) == 0.0
+
+
+def _attribute(node: ir.Node, name: str, default: Any) -> Any:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.value

@@ -1,0 +1,205 @@
+"""Write a placement into a graph as QuantizeLinear and DequantizeLinear nodes.
+
+A quantised tensor has one pair; its codes are shared by all readers. Weights become integers, or keep a pair of their
+own, as the target wants it; biases become int32 counts of the accumulator, or stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..target import QuantScheme
+from . import numerics
+from .numerics import QParams
+from .placement import Layer, Plan, constant
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+def write(graph: ir.Graph, plan: Plan, scheme: QuantScheme, activations: Mapping[str, QParams], reduce: bool) -> None:
+    """Insert Q/DQ in place.
+
+    Args:
+        graph: The graph for which the plan was made; it is changed.
+        plan: The placement.
+        scheme: The target's scheme.
+        activations: Parameters of every tensor of ``plan.tensors``.
+        reduce: Weights use 7 bits.
+    """
+    writer = _Writer(graph, plan, scheme, reduce)
+    for node, layer in plan.layers.items():
+        source = node.inputs[0]
+        assert source is not None
+        writer.layer(node, layer, float(activations[source.name or ""].scale))
+    for node, role in plan.roles.items():
+        if role == "follow":
+            for index, value in enumerate(node.inputs):
+                if value is not None and constant(value) is not None:
+                    writer.constant(node, index, value)
+    for name, value in plan.tensors.items():
+        writer.tensor(value, activations[name])
+    _sweep(graph)
+
+
+class _Writer:
+    """Knows which names, constants and codes exist already."""
+
+    def __init__(self, graph: ir.Graph, plan: Plan, scheme: QuantScheme, reduce: bool) -> None:
+        self.graph = graph
+        self.plan = plan
+        self.scheme = scheme
+        self.reduce = reduce
+        self.names = {v.name for n in graph.all_nodes() for v in (*n.inputs, *n.outputs) if v is not None}
+        self.names |= {n.name for n in graph.all_nodes()} | set(graph.initializers)
+        self.stored: dict[tuple[str, int | None, bytes], ir.Value] = {}
+        self.codes: dict[str, ir.Value] = {}
+
+    def layer(self, node: ir.Node, layer: Layer, activation_scale: float) -> None:
+        """Quantise a layer's weight and bias."""
+        import onnx_ir as ir
+
+        p = numerics.weight_params(layer.weight, layer.axis, reduce_range=self.reduce)
+        counted = layer.bias is not None and self.scheme.bias == "int32"
+        if counted and layer.bias is not None:
+            p = numerics.fit_bias(p, layer.bias, activation_scale)
+        weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+        assert weight is not None
+        node.replace_input_with(1, self._stored(node, weight.name or "weight", layer.weight, p))
+        for name in ("alpha", "beta"):
+            if name in node.attributes:
+                node.attributes[name] = ir.AttrFloat32(name, 1.0)
+        if layer.bias is None or bias is None:
+            return
+        if not counted:
+            if constant(bias) is not layer.bias:
+                node.replace_input_with(2, self._initializer(f"{bias.name}.float", layer.bias))
+            return
+        step = np.float32(activation_scale) * p.scale
+        step = np.maximum(step, np.finfo(np.float32).tiny).astype(np.float32)
+        codes = numerics.bias_codes(layer.bias, step)
+        held = self._initializer(f"{bias.name}.int32", codes)
+        scale = self._initializer(f"{bias.name}.scale", step)
+        zero = self._initializer(f"{bias.name}.zero_point", np.zeros(step.shape, np.int32))
+        node.replace_input_with(
+            2, self._dequantize(node, bias.name or "bias", held, scale, zero, 0 if step.ndim else None)
+        )
+
+    def constant(self, node: ir.Node, index: int, value: ir.Value) -> None:
+        """Quantise a follower's constant operand, one scale for all of it."""
+        array = constant(value)
+        assert array is not None
+        p = numerics.params(
+            array.min(), array.max(), self.scheme.activation, symmetric=self.scheme.activation_symmetric
+        )
+        node.replace_input_with(index, self._stored(node, value.name or "constant", array, p))
+
+    def tensor(self, value: ir.Value, p: QParams) -> None:
+        """Give a tensor its pair, and hand the dequantised value to those who read it."""
+        name = value.name or ""
+        uses = [(u.node, u.idx) for u in value.uses()]
+        maker = value.producer()
+        scale = self._initializer(f"{name}.scale", p.scale)
+        zero = self._initializer(f"{name}.zero_point", p.zero_point)
+        if maker is not None and self.plan.roles.get(maker) == "rescale":
+            codes = self.codes[self.plan.shares[name][0]]
+        else:
+            codes = self._quantize(value, name, scale, zero)
+        self.codes[name] = codes
+        back = self._dequantize(codes.producer(), name, codes, scale, zero, None, behind=True)
+        back.type, back.shape = value.type, value.shape
+        integer = name in self.plan.integer
+        for node, index in uses:
+            role = self.plan.roles.get(node)
+            if integer or (role is not None and (role not in ("layer", "share") or index == 0)):
+                node.replace_input_with(index, back)
+        if integer and value.is_graph_output():
+            place = [i for i, v in enumerate(self.graph.outputs) if v is value]
+            value.name = self._fresh(f"{name}.float")
+            back.name = name
+            for i in place:
+                self.graph.outputs[i] = back
+
+    def _quantize(self, value: ir.Value, name: str, scale: ir.Value, zero: ir.Value) -> ir.Value:
+        import onnx_ir as ir
+
+        node = ir.node("QuantizeLinear", [value, scale, zero], name=self._fresh(f"{name}.quantize"))
+        node.outputs[0].name = self._fresh(f"{name}.codes")
+        maker = value.producer()
+        if maker is not None:
+            self.graph.insert_after(maker, node)
+        else:
+            self.graph.insert_before(self.graph[0], node)
+        return node.outputs[0]
+
+    def _dequantize(
+        self,
+        beside: ir.Node | None,
+        name: str,
+        codes: ir.Value,
+        scale: ir.Value,
+        zero: ir.Value,
+        axis: int | None,
+        behind: bool = False,
+    ) -> ir.Value:
+        import onnx_ir as ir
+
+        attributes = {} if axis is None else {"axis": axis}
+        node = ir.node("DequantizeLinear", [codes, scale, zero], attributes, name=self._fresh(f"{name}.dequantize"))
+        node.outputs[0].name = self._fresh(f"{name}.real")
+        assert beside is not None
+        (self.graph.insert_after if behind else self.graph.insert_before)(beside, node)
+        return node.outputs[0]
+
+    def _stored(self, node: ir.Node, name: str, array: NDArray[Any], p: QParams) -> ir.Value:
+        """A constant as integers and a DequantizeLinear, or as floats and a pair."""
+        import onnx_ir as ir
+
+        key = (name, p.axis, p.scale.tobytes() + array.tobytes()[:64])
+        if key in self.stored:
+            return self.stored[key]
+        scale = self._initializer(f"{name}.scale", p.scale)
+        zero = self._initializer(f"{name}.zero_point", p.zero_point)
+        if self.scheme.weight_qdq:
+            held = self._initializer(f"{name}.float", array)
+            attributes = {} if p.axis is None else {"axis": p.axis}
+            q = ir.node("QuantizeLinear", [held, scale, zero], attributes, name=self._fresh(f"{name}.quantize"))
+            q.outputs[0].name = self._fresh(f"{name}.codes")
+            self.graph.insert_before(self.graph[0], q)
+            value = self._dequantize(q, name, q.outputs[0], scale, zero, p.axis, behind=True)
+        else:
+            held = self._initializer(f"{name}.{p.dtype.name}", numerics.quantize(array, p))
+            value = self._dequantize(self.graph[0], name, held, scale, zero, p.axis)
+        self.stored[key] = value
+        return value
+
+    def _initializer(self, name: str, array: NDArray[Any]) -> ir.Value:
+        import onnx_ir as ir
+
+        tensor = ir.tensor(np.ascontiguousarray(array) if array.ndim else array, name=self._fresh(name))
+        value = ir.val(tensor.name or "", const_value=tensor, type=ir.TensorType(tensor.dtype), shape=array.shape)
+        self.graph.register_initializer(value)
+        return value
+
+    def _fresh(self, name: str) -> str:
+        fresh, n = name, 2
+        while fresh in self.names:
+            fresh, n = f"{name}.{n}", n + 1
+        self.names.add(fresh)
+        return fresh
+
+
+_SWEPT = ("Constant", "Mul", "Div", "QuantizeLinear", "DequantizeLinear")
+
+
+def _sweep(graph: ir.Graph) -> None:
+    """Remove rescalers, their pairs, constants and float weights that nobody reads any more."""
+    for node in reversed(list(graph)):
+        if node.op_type in _SWEPT and not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            graph.remove(node, safe=True)
+    for name in [n for n, v in graph.initializers.items() if not v.uses() and not v.is_graph_output()]:
+        del graph.initializers[name]
