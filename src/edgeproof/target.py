@@ -28,6 +28,7 @@ class QuantScheme:
             precision: an input is quantised already and an output is wanted so.
         share: Operators that only move values: their output keeps the parameters of their first input.
         absorb: Activations that vanish into the quantisation of the layer before them.
+        expand: Activations without an integer kernel that run as followers once spelled out as sums and products.
     """
 
     activation: Literal["uint8", "int8"] = "uint8"
@@ -54,6 +55,7 @@ class QuantScheme:
         "SpaceToDepth",
     )
     absorb: tuple[str, ...] = ("Relu", "Clip")
+    expand: tuple[str, ...] = ("HardSigmoid", "HardSwish")
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ TENSORRT_SCHEME = QuantScheme(
     weight_qdq=True,
     fused_output=(),
     follow=("Add", "Concat", "AveragePool", "GlobalAveragePool"),
+    expand=(),
 )
 """Symmetric, float bias, and Q only where an integer layer reads: TensorRT fuses the rest by itself."""
 

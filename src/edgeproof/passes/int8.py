@@ -5,13 +5,12 @@ The samples are streamed once; memory does not grow with their number. Nothing i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..change import Change
-from ..dataset import Feeds
 from ..errors import InputError, UnsupportedError, did_you_mean
 from ..model import Model
 from ..protocols import Context, Pass
@@ -88,7 +87,7 @@ class Int8:
 
     def _scope(self, scheme: QuantScheme) -> placement.Scope:
         ops = tuple(_split(self.ops))
-        known = (*scheme.ops, *scheme.follow)
+        known = (*scheme.ops, *scheme.follow, *scheme.expand)
         for op in ops:
             if op not in known:
                 raise InputError(
@@ -100,30 +99,31 @@ class Int8:
         self, model: Model, graph: ir.Model, plan: placement.Plan, scheme: QuantScheme, context: Context
     ) -> calibration.Calibration:
         """Histograms of the plan's tensors, from the context's cache where it has them."""
-        cache: calibration.Calibration = {}
-        wanted = list(plan.observe)
-        if context.calibration is not None:
-            cache = context.calibration.setdefault(f"{model.digest}:{self.samples}", {})
-            # What any other scope of this pass would need is seen in the same pass over the samples.
-            if not cache:
-                wanted += placement.plan(graph.graph, scheme, placement.Scope()).observe
-        missing = [name for name in dict.fromkeys(wanted) if name not in cache]
+        if context.calibration is None:
+            return self._calibrate(model, graph, plan.observe, context)
+        seen: calibration.Calibration = context.calibration.setdefault(f"{model.digest}:{self.samples}", {})
+        if not seen:
+            # What any narrower scope of this pass would need is seen in the same pass over the samples.
+            widest = graph.clone()
+            wanted = (*placement.plan(widest.graph, scheme, placement.Scope()).observe, *plan.observe)
+            seen.update(self._calibrate(model, widest, wanted, context))
+        missing = [name for name in plan.observe if name not in seen]
         if missing:
-            cache.update(
-                calibration.calibrate(
-                    Model(model.name, model.digest, model.inputs, model.outputs, graph),
-                    missing,
-                    context.compile,
-                    self._feeds(context),
-                    total=min(self.samples or context.samples, context.samples),
-                    progress=context.progress,
-                )
-            )
-        return cache
+            seen.update(self._calibrate(model, graph, missing, context))
+        return seen
 
-    def _feeds(self, context: Context) -> Iterator[Feeds]:
+    def _calibrate(
+        self, model: Model, graph: ir.Model, tensors: Sequence[str], context: Context
+    ) -> calibration.Calibration:
         assert context.feeds is not None
-        return islice(context.feeds(), self.samples or None)
+        return calibration.calibrate(
+            Model(model.name, model.digest, model.inputs, model.outputs, graph),
+            tensors,
+            context.compile,
+            islice(context.feeds(), self.samples or None),
+            total=min(self.samples or context.samples, context.samples),
+            progress=context.progress,
+        )
 
     def _activations(
         self, plan: placement.Plan, scheme: QuantScheme, seen: calibration.Calibration

@@ -34,8 +34,8 @@ def calibrate(
 
     Args:
         model: The model; it is not changed.
-        tensors: Names of tensors of its main graph: inputs, intermediate values or outputs. Names it lacks, tensors
-            that turn out not to hold floats, and optional ones that stay empty are left out of the result.
+        tensors: Names of tensors of its main graph: inputs, intermediate values or outputs. Names it lacks are left
+            out of the result; tensors that hold no floats, or stay empty, have empty histograms.
         compile: Makes a runnable session.
         feeds: One entry per sample. Read once.
         total: Number of samples, for progress; 0 when unknown.
@@ -44,8 +44,10 @@ def calibrate(
     Raises:
         InputError: calibration.empty, without samples; calibration.not_finite, when a tensor holds NaN or an infinity.
     """
-    histograms = {name: Histogram() for name in dict.fromkeys(tensors)}
-    session = compile(observed(model, tensors))
+    watched = observed(model, tensors)
+    have = {spec.name for spec in (*watched.inputs, *watched.outputs)}
+    histograms = {name: Histogram() for name in dict.fromkeys(tensors) if name in have}
+    session = compile(watched)
     count = 0
     try:
         for sample in feeds:
@@ -64,7 +66,7 @@ def calibrate(
         raise InputError(
             "calibration.empty", model.name, "got 0 calibration samples; expected at least 1", "give a data set"
         )
-    return {name: h for name, h in histograms.items() if h.seen}
+    return histograms
 
 
 def observed(model: Model, tensors: Sequence[str]) -> Model:
