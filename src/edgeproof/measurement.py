@@ -60,6 +60,8 @@ class LegRun:
         peak_rss_bytes: Peak resident memory of a process of its own that only loads and runs this model.
         base_rss_bytes: Peak resident memory of that process before the model was loaded.
         sensors: Sensor name → readings in the sensor's unit.
+        environment: How the machine did in this process: ``before`` and ``after`` (load, clocks, temperatures, throttle
+            counter), ``others_share`` (processor share of other processes), ``no_sensor`` (sensor → why).
     """
 
     leg: str
@@ -69,6 +71,7 @@ class LegRun:
     peak_rss_bytes: int | None = None
     base_rss_bytes: int | None = None
     sensors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON."""

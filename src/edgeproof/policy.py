@@ -6,9 +6,10 @@ JSON schema is ``policy.schema.json`` beside this file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -158,52 +159,78 @@ class Verdict:
         return "every rule passes"
 
 
+BUILT_IN: tuple[str, ...] = ("default", "default-power")
+"""Policies that come with edgeproof, as ``policies/NAME.yaml`` beside this file."""
+
+
 def default_policy() -> Policy:
     """Quality drop of at most 1 %, p95 of at most 80 ms, at least 20 frames a second."""
-    return Policy(
-        "default",
-        (
-            Rule("quality", "<=", Decimal("0.01"), "drop", "baseline"),
-            Rule("latency_p95", "<=", Decimal(80), "ms"),
-            Rule("throughput", ">=", Decimal(20), "1/s"),
-        ),
-    )
+    return load_policy("default", {"latency_p95": "ms", "throughput": "1/s"})
 
 
 _KEYS = ("name", "alpha", "runs", "inferences", "looks", "rules")
 _RULE_KEYS = ("metric", "op", "limit", "unit", "relative_to")
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def load_policy(path: str | Path, metrics: Mapping[str, str]) -> Policy:
     """Read a policy file.
 
     Args:
-        path: YAML file.
+        path: YAML file, or the name of a built-in policy.
         metrics: Known metric names → unit; ``quality`` is known besides.
 
     Raises:
         InputError: policy.missing, policy.not_yaml, policy.key, policy.metric, policy.value.
     """
-    import yaml
-
+    if str(path) in BUILT_IN:
+        path = Path(__file__).parent / "policies" / f"{path}.yaml"
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as e:
-        raise InputError(
-            "policy.missing", str(path), "no such file", "leave --policy out for the default policy"
-        ) from e
+        hint = f"{did_you_mean(str(path), BUILT_IN)} (built in), or give the path of a YAML file"
+        raise InputError("policy.missing", str(path), "no such file", hint) from e
     except OSError as e:
         raise os_error(path, e) from e
     except UnicodeDecodeError as e:
         raise InputError("policy.not_yaml", str(path), "is not UTF-8 text", "see docs/policy.md for an example") from e
+    return policy_from(_parsed(text, str(path)), str(path), metrics)
+
+
+def _parsed(text: str, subject: str) -> Any:
+    """YAML as text, lists and mappings. Numbers stay the text that was written, so that limits stay decimals."""
+    import yaml
+
     try:
-        # BaseLoader keeps numbers as the text that the user wrote, so that limits stay decimals.
-        value = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 (BaseLoader builds strings, lists and dicts only)
-    except yaml.YAMLError as e:
+        return _plain(yaml.compose(text, Loader=yaml.BaseLoader), subject, set())
+    except (yaml.YAMLError, RecursionError) as e:
         problem = " ".join(str(e).split())
-        raise InputError("policy.not_yaml", str(path), f"is not valid YAML: {problem}", "see docs/policy.md") from e
-    return policy_from(value, str(path), metrics)
+        raise InputError("policy.not_yaml", subject, f"is not valid YAML: {problem}", "see docs/policy.md") from e
+
+
+def _plain(node: Any, subject: str, seen: set[int]) -> Any:
+    """The value of a YAML node. Keys written twice and aliases are refused: both hide what a policy says."""
+    import yaml
+
+    if node is None:
+        return None
+    line = f"line {node.start_mark.line + 1}"
+    if id(node) in seen:
+        raise InputError("policy.not_yaml", subject, f"uses a YAML alias ({line})", "write the value out")
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item, subject, seen) for item in node.value]
+    if isinstance(node, yaml.MappingNode):
+        value: dict[str, Any] = {}
+        for key, item in node.value:
+            name = str(_plain(key, subject, seen))
+            if name in value:
+                where = f"line {key.start_mark.line + 1}"
+                raise InputError("policy.key", subject, f"key {name!r} is written twice ({where})", "delete one")
+            value[name] = _plain(item, subject, seen)
+        return value
+    return node.value
 
 
 def policy_from(value: Any, subject: str, metrics: Mapping[str, str]) -> Policy:
@@ -256,6 +283,13 @@ def _rule(value: Any, subject: str, metrics: Mapping[str, str]) -> Rule:
             f"unit is {unit!r} in a relative rule; expected 'drop' or 'ratio'",
             "see docs/policy.md",
         )
+    if not relative and unit in ("drop", "ratio"):
+        raise InputError(
+            "policy.value",
+            subject,
+            f"unit is {unit!r} in an absolute rule",
+            "add relative_to: baseline, or leave the unit out",
+        )
     if not relative and metric != "quality" and unit != metrics[metric]:
         raise InputError(
             "policy.value",
@@ -273,17 +307,19 @@ def _known_keys(value: Mapping[str, Any], known: tuple[str, ...], subject: str) 
 
 
 def _decimal(value: Any, subject: str) -> Decimal:
-    try:
-        number = Decimal(str(value).strip())
-    except InvalidOperation:
-        number = Decimal("NaN")
-    if not number.is_finite():
+    text = str(value)
+    if not _NUMBER.fullmatch(text):
         raise InputError("policy.value", subject, f"is {value!r}; expected a number", "write it as 0.01, not 1%")
-    return number
+    return Decimal(text)
 
 
 def _count(value: Any, subject: str, least: int) -> int:
     text = str(value)
-    if not text.isdecimal() or int(text) < least:
-        raise InputError("policy.value", subject, f"is {value!r}; expected a whole number of at least {least}", "")
+    if not text.isdecimal() or not text.isascii() or int(text) < least:
+        raise InputError(
+            "policy.value",
+            subject,
+            f"is {value!r}; expected a whole number of at least {least}",
+            "leave it out for the default",
+        )
     return int(text)
