@@ -87,7 +87,7 @@ def apply(picture: Image | NDArray[np.uint8], spec: Preprocess) -> tuple[NDArray
     if spec.colour == "bgr":
         pixels = pixels[:, :, ::-1]
     meta = {"size": (height, width), "input": pixels.shape[:2], "scale": scale, "pad": pad}
-    values = pixels.astype(np.float32) * np.float32(spec.scale)
+    values: NDArray[Any] = pixels.astype(np.float32) * np.float32(spec.scale)
     values = (values - np.asarray(spec.mean, np.float32)) / np.asarray(spec.std, np.float32)
     dtype = np.dtype(spec.dtype)
     if dtype.kind in "iu":

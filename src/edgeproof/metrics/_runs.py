@@ -1,0 +1,48 @@
+"""Numbers of a process: one score per run, the mean or the largest over runs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ..measurement import Better, LegRun
+from ..protocols import Kind, Needs
+
+
+class RunMetric(ABC):
+    """The mean over runs."""
+
+    needs: ClassVar[Needs] = "runs"
+    kind: ClassVar[Kind] = "run"
+    better: ClassVar[Better] = "lower"
+
+    @abstractmethod
+    def of_run(self, run: LegRun) -> float | None:
+        """The run's number; None when the run did not record it."""
+
+    def score(self, got: Any, want: Any) -> float | None:
+        """The run's number; None when the run did not record it."""
+        return self.of_run(got)
+
+    def value(self, scores: Sequence[float]) -> float:
+        """Mean over runs."""
+        return sum(scores) / len(scores)
+
+
+class LatencyPercentile(RunMetric):
+    """A percentile of one run's inference times, in ms.
+
+    Source: linear interpolation between order statistics (Hyndman and Fan 1996, definition 7; NumPy's default).
+    """
+
+    unit: ClassVar[str] = "ms"
+    percent: ClassVar[float]
+
+    def of_run(self, run: LegRun) -> float | None:
+        """The percentile; None for a run without timed inferences."""
+        import numpy as np
+
+        if not run.latency_ns:
+            return None
+        return float(np.percentile(np.asarray(run.latency_ns, np.float64), self.percent)) / 1e6
