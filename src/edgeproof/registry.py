@@ -35,7 +35,7 @@ def load(kind: Kind, name: str) -> Any:
     Raises:
         InputError: registry.unknown, with the nearest known name.
     """
-    if (Path(__file__).parent / kind / f"{name}.py").is_file() and not name.startswith("_"):
+    if name.isidentifier() and not name.startswith("_") and (Path(__file__).parent / kind / f"{name}.py").is_file():
         return importlib.import_module(f"edgeproof.{kind}.{name}").IMPL
     for entry in entry_points(group=f"edgeproof.{kind}"):
         if entry.name == name:

@@ -10,9 +10,11 @@ import contextlib
 import importlib.util
 import json
 import re
+import shutil
 import tempfile
+import weakref
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -130,22 +132,23 @@ class OnnxRuntimeSession:
         self._model = model
         self._wanted = provider
         self._profile = settings.profile
-        self._folder = tempfile.TemporaryDirectory(prefix="edgeproof-ort-")
+        self._folder: Path | None = None
+        self._clean: Callable[[], object] = lambda: None
         self._layers: tuple[LayerTime, ...] | None = None
         options = session_options(settings)
         if settings.profile:
             options.enable_profiling = True
-            options.profile_file_prefix = str(Path(self._folder.name) / "profile")
+            options.profile_file_prefix = str(self._scratch() / "profile")
         source: bytes | str
         if weight_bytes(model.graph) > PROTO_LIMIT_BYTES:
-            source = str(save_model(model, Path(self._folder.name) / "model.onnx"))
+            source = str(save_model(model, self._scratch() / "model.onnx"))
         else:
             source = model.to_bytes()
         providers = [provider] if provider == "CPUExecutionProvider" else [provider, "CPUExecutionProvider"]
         try:
             self._session: Any = ort.InferenceSession(source, options, providers=providers)
         except Exception as e:
-            self._folder.cleanup()
+            self._clean()
             raise _refused(model, target, e) from e
         self._outputs = [o.name for o in self._session.get_outputs()]
         self._inputs = {i.name for i in self._session.get_inputs()}
@@ -193,7 +196,14 @@ class OnnxRuntimeSession:
             with contextlib.suppress(Exception):
                 self._session.end_profiling()
         self._session = None
-        self._folder.cleanup()
+        self._clean()
+
+    def _scratch(self) -> Path:
+        """A folder of its own, made when it is needed and removed with the session."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="edgeproof-ort-"))
+            self._clean = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        return self._folder
 
 
 def session_options(settings: OnnxRuntimeSettings) -> ort.SessionOptions:

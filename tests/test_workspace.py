@@ -1,0 +1,80 @@
+import json
+
+import pytest
+
+from edgeproof.digest import digest_json
+from edgeproof.errors import InputError, TrustError
+from edgeproof.workspace import Workspace
+
+REQUEST = {"model": "sha256:a", "policy": {"name": "p"}}
+
+
+def test_the_same_request_goes_on_and_another_is_refused(tmp_path):
+    Workspace.create(tmp_path / "run", REQUEST)
+    assert Workspace.create(tmp_path / "run", REQUEST).request["model"] == "sha256:a"
+    with pytest.raises(InputError, match="holds a run with another model: sha256:a; now sha256:b"):
+        Workspace.create(tmp_path / "run", {**REQUEST, "model": "sha256:b"})
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("")
+    with pytest.raises(InputError, match="is a folder with other things in it"):
+        Workspace.create(tmp_path, REQUEST)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path):
+    with pytest.raises(InputError, match="is no run of edgeproof"):
+        Workspace.open(tmp_path)
+
+
+def test_a_value_is_made_once(tmp_path):
+    workspace = Workspace.create(tmp_path / "run", REQUEST)
+    made = []
+
+    def make():
+        made.append(1)
+        return {"x": 1.5}
+
+    assert workspace.once("a/b.json", make) == {"x": 1.5}
+    assert workspace.once("a/b.json", make) == {"x": 1.5}
+    assert made == [1]
+
+
+def test_a_second_process_is_kept_out(tmp_path):
+    workspace = Workspace.create(tmp_path / "run", REQUEST)
+    with (
+        workspace.locked(),
+        pytest.raises(InputError, match="another edgeproof is working on this run"),
+        Workspace.open(tmp_path / "run").locked(),
+    ):
+        pass
+
+
+def test_each_line_of_the_ledger_carries_the_digest_of_the_one_before(tmp_path):
+    workspace = Workspace.create(tmp_path / "run", REQUEST)
+    workspace.record({"kind": "bench", "candidate": "a"})
+    workspace.record({"kind": "bench", "candidate": "b"})
+    workspace.record({"kind": "bench", "candidate": "a"})
+    first, second = workspace.ledger()
+    assert first["previous"] == digest_json(workspace.request)
+    assert second["previous"] == digest_json(first)
+    assert second["candidate"] == "b"
+
+
+@pytest.mark.parametrize("change", ["edit", "remove", "swap"])
+def test_a_ledger_changed_by_hand_is_found(tmp_path, change):
+    workspace = Workspace.create(tmp_path / "run", REQUEST)
+    for name in "abc":
+        workspace.record({"kind": "bench", "candidate": name})
+    path = tmp_path / "run" / "ledger.jsonl"
+    lines = path.read_text().splitlines()
+    if change == "edit":
+        lines[0] = json.dumps({**json.loads(lines[0]), "candidate": "z"})
+    elif change == "remove":
+        del lines[1]
+    else:
+        lines[0], lines[1] = lines[1], lines[0]
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(TrustError, match="does not follow from the line before it"):
+        workspace.ledger()
