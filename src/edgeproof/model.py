@@ -71,8 +71,8 @@ class Model:
     @staticmethod
     def of(graph: ir.Model, name: str) -> Model:
         """Wrap an IR model; hashes all its tensors."""
-        inputs = tuple(_spec(v) for v in graph.graph.inputs if v.name not in graph.graph.initializers)
-        outputs = tuple(_spec(v) for v in graph.graph.outputs)
+        inputs = tuple(spec(v) for v in graph.graph.inputs if v.name not in graph.graph.initializers)
+        outputs = tuple(spec(v) for v in graph.graph.outputs)
         return Model(name, graph_digest(graph), inputs, outputs, graph)
 
     @property
@@ -179,7 +179,7 @@ def _unloaded(graph: ir.Model, file: Path, location: str) -> ir.Model:
             out.write(b"\0" * (-out.tell() % 4096))
             offset = out.tell()
             out.write(data)
-            shape = ir.Shape([int(d) for d in tensor.shape])
+            shape = ir.Shape(tensor.shape.numpy())
             return ir.ExternalTensor(location, offset, len(data), tensor.dtype, shape=shape, name=tensor.name or "")
 
         replace_tensors(clone, unload)
@@ -261,6 +261,14 @@ def _constant_name(node: ir.Node, attr: ir.Attr) -> str:
     if node.op_type == "Constant" and node.outputs[0].name:
         return node.outputs[0].name
     return f"{node.name or node.op_type}.{attr.name}"
+
+
+def attribute(node: ir.Node, name: str, default: Any) -> Any:
+    """Value of a node's attribute, or ``default``; text as str, lists as tuples."""
+    attr = node.attributes.get(name)
+    if attr is None or attr.is_ref():
+        return default
+    return attr.value
 
 
 def external_tensors(graph: ir.Model) -> Iterator[Any]:
@@ -355,7 +363,8 @@ def _attr_form(attr: ir.Attr) -> list[Any]:
     return [attr.name, kind.name, form]
 
 
-def _spec(value: ir.Value) -> TensorSpec:
+def spec(value: ir.Value) -> TensorSpec:
+    """Name, dtype and shape of a value."""
     import onnx_ir as ir
 
     if value.dtype is None:

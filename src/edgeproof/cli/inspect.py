@@ -1,0 +1,231 @@
+"""Say what a model is, what it costs, and what looks wrong, without running it."""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+from .show import Show
+
+if TYPE_CHECKING:
+    from ..graph.cost import Layer
+    from ..graph.facts import Finding
+    from ..graph.inspection import Inspection
+    from ..graph.symbolic import Amount, Dim
+
+HEAVIEST = 10
+SHOWN = 5
+TITLES = {"defect": "Defects", "caution": "Cautions", "gap": "Gaps"}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What it takes."""
+    parser.add_argument("model", type=Path, metavar="MODEL", help="an .onnx file")
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=1,3,224,224",
+        help="shape of an input with open dimensions; may be given once per input",
+    )
+    parser.add_argument(
+        "--layers", action="store_true", help="show every operator instead of the heaviest, all findings"
+    )
+
+
+def run(args: argparse.Namespace, show: Show) -> int:
+    """Inspect one model; findings do not change the exit code."""
+    from ..graph.inspection import inspect_model
+    from ..model import load_model
+
+    shapes = parse_shapes(args.shape)
+    result = inspect_model(load_model(args.model), args.model, shapes)
+    if show.json:
+        show.result(result.to_json())
+        return 0
+    _header(result, show)
+    _totals(result, show)
+    _operators(result, show)
+    _layers(result, show, everything=args.layers)
+    _findings(result, show, everything=args.layers)
+    return 0
+
+
+def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[Dim, ...]]:
+    """Read ``name=1,3,224,224``, once per input.
+
+    Raises:
+        InputError: shape.syntax, shape.number, shape.twice.
+    """
+    shapes: dict[str, tuple[Dim, ...]] = {}
+    for text in texts:
+        name, equals, numbers = text.rpartition("=")
+        if not equals or not name:
+            raise InputError(
+                "shape.syntax", f"--shape {text}", "has no input name; expected name=1,3,224,224", "name the input"
+            )
+        if name in shapes:
+            raise InputError("shape.twice", f"--shape {text}", f"gives input {name!r} a second shape", "leave one out")
+        shape: list[Dim] = []
+        for part in numbers.replace("x", ",").split(",") if numbers else ():
+            if not part.strip().isascii() or not part.strip().isdigit() or int(part) < 1:
+                raise InputError(
+                    "shape.number",
+                    f"--shape {text}",
+                    f"{part.strip()!r} is not a dimension; expected whole numbers from 1, e.g. {name}=1,3,224,224",
+                    "dimensions that are left open need no --shape",
+                )
+            shape.append(int(part))
+        shapes[name] = tuple(shape)
+    return shapes
+
+
+def _header(result: Inspection, show: Show) -> None:
+    weights = f"weights {size(result.weight_bytes)}"
+    opsets = ", ".join(f"{d} {v}" for d, v in result.opsets.items()) or "none"
+    rows = [
+        ("model", result.name),
+        ("digest", result.digest),
+        ("size", weights if result.file_bytes is None else f"{size(result.file_bytes)} on disk, {weights}"),
+        ("opset", f"{opsets}; IR version {result.ir_version}"),
+        ("producer", result.producer or "not given"),
+    ]
+    rows += [("input" if i == 0 else "", str(s)) for i, s in enumerate(result.inputs)]
+    rows += [("output" if i == 0 else "", str(s)) for i, s in enumerate(result.outputs)]
+    for label, value in rows:
+        show.text(f"{label:<10}{value}")
+
+
+def _totals(result: Inspection, show: Show) -> None:
+    cost = result.cost
+    held = ", ".join(f"{n} {'×'.join(map(str, s))}" for n, s in result.shapes.items() if s is not None)
+    show.text()
+    show.text(f"for {held or 'any input'}")
+    show.text(f"{'  parameters':<26}{_number(cost.parameters)}")
+    macs = _number(cost.macs)
+    if cost.macs is None:
+        macs = f"unknown; at least {_number(cost.known_macs)} in the operators that are known"
+    show.text(f"{'  multiply-accumulates':<26}{macs}")
+    peak = "unknown" if cost.peak_bytes is None else f"{_bytes(cost.peak_bytes)} at {cost.peak_layer}"
+    show.text(f"{'  peak activation memory':<26}{peak}")
+
+
+def _operators(result: Inspection, show: Show) -> None:
+    show.text()
+    show.text(f"Operators ({sum(result.ops.values())})")
+    line = "  "
+    for op, n in result.ops.items():
+        item = f"{op} {n}"
+        if len(line) + len(item) > 100:
+            show.text(line.rstrip())
+            line = "  "
+        line += item + "   "
+    show.text(line.rstrip())
+
+
+def _layers(result: Inspection, show: Show, *, everything: bool) -> None:
+    layers = list(result.cost.layers)
+    total = result.cost.macs.value if result.cost.macs is not None else None
+    if everything:
+        title = f"All {len(layers)} operators, in order"
+    else:
+        layers = sorted((x for x in layers if x.macs is None or x.macs.terms), key=_weight, reverse=True)[:HEAVIEST]
+        title = f"The {len(layers)} heaviest operators"
+    if not layers:
+        return
+    rows = [
+        [
+            x.name,
+            x.op,
+            "?" if x.shape is None else "×".join(map(str, x.shape)),
+            "?" if x.parameters is None else _short(x.parameters),
+            "?" if x.macs is None else _short(x.macs),
+            _share(x, total),
+            "?" if x.output_bytes is None else _bytes(x.output_bytes),
+            "?" if x.live_bytes is None else _bytes(x.live_bytes),
+        ]
+        for x in layers
+    ]
+    show.text()
+    show.text(title)
+    show.table(
+        ["name", "operator", "output", "parameters", "MACs", "share", "output size", "live"], rows, right="lllrrrrr"
+    )
+
+
+def _findings(result: Inspection, show: Show, *, everything: bool) -> None:
+    groups: dict[str, dict[str, list[Finding]]] = defaultdict(lambda: defaultdict(list))
+    for f in result.findings:
+        groups[f.kind][f.check].append(f)
+    for kind, title in TITLES.items():
+        show.text(f"{title}: {sum(map(len, groups[kind].values())) or 'none'}")
+        for check, findings in groups[kind].items():
+            shown = findings if everything else findings[:SHOWN]
+            for i, f in enumerate(shown):
+                show.text(f"  {f.subject}: {f.problem}")
+                if f.hint and (i + 1 == len(shown) or shown[i + 1].hint != f.hint):
+                    show.text(f"    hint: {f.hint}  [{check}]")
+            if len(findings) > len(shown):
+                show.text(f"    and {len(findings) - len(shown)} more like it; --layers shows all  [{check}]")
+    done = sum(c.state == "assessed" for c in result.checks)
+    show.text(f"Checks: {done} of {len(result.checks)} assessed")
+    for c in result.checks:
+        if c.state != "assessed":
+            show.text(f"  {c.name}: {c.state}: {c.reason}")
+
+
+def _weight(layer: Layer) -> int:
+    """For sorting: MACs, with a stand-in of 1,000 for every open dimension; unknown ones first."""
+    if layer.macs is None:
+        return 1 << 80
+    return sum(int(n * 1000 ** len(m)) for m, n in layer.macs.terms.items())
+
+
+def _share(layer: Layer, total: int | None) -> str:
+    value = None if layer.macs is None else layer.macs.value
+    return "" if value is None or not total else f"{value / total:.1%}"
+
+
+def _number(amount: Amount | None) -> str:
+    if amount is None:
+        return "unknown"
+    if amount.value is None:
+        return _terms(amount, 4)
+    return f"{amount.value:,}" + (f"  ({_scaled(amount.value)})" if amount.value >= 10_000 else "")
+
+
+def _short(amount: Amount) -> str:
+    return _terms(amount, 1) if amount.value is None else _scaled(amount.value)
+
+
+def _bytes(amount: Amount) -> str:
+    return f"{_terms(amount, 1)} B" if amount.value is None else size(amount.value)
+
+
+def _terms(amount: Amount, most: int) -> str:
+    """An expression, cut after its first terms; JSON has it whole."""
+    terms = str(amount).split(" + ")
+    return " + ".join(terms[:most]) + (f" + … ({len(terms) - most} more terms)" if len(terms) > most else "")
+
+
+def _scaled(n: int) -> str:
+    for limit, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if n >= limit:
+            return f"{n / limit:.3g} {unit}" if n < 1000 * limit else f"{n / limit:,.0f} {unit}"
+    return str(n)
+
+
+def size(n: int) -> str:
+    """Bytes for people, in decimal units.
+
+    >>> size(999), size(13_640_000)
+    ('999 B', '13.6 MB')
+    """
+    for limit, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if n >= limit:
+            return f"{n / limit:.1f} {unit}"
+    return f"{n} B"
