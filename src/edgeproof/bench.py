@@ -30,12 +30,13 @@ from .environment import Environment as Environment
 from .environment import control_check as control_check
 from .environment import environment as environment
 from .errors import EdgeproofError, InputError, InternalError, TrustError, UnsupportedError
+from .graph.shapes import check_shapes
 from .job import CONTROL as CONTROL
 from .job import MARK, save_feeds
 from .job import Leg as Leg
 from .job import Plan as Plan
 from .measurement import LegRun, Measurement
-from .model import TensorSpec
+from .model import Model, TensorSpec
 from .protocols import Metric, Progress
 
 FEEDS = 8
@@ -142,10 +143,14 @@ def measurements(
     return found
 
 
-def absent(runs: Sequence[LegRun]) -> str:
-    """Why sensors gave no readings, as one sentence; empty when none was missing."""
+def absent(runs: Sequence[LegRun]) -> dict[str, str]:
+    """Why sensors gave no readings: power or temperature → one line."""
     reasons = {name: why for r in runs for name, why in r.environment.get("no_sensor", {}).items()}
-    return "; ".join(f"{name}: {why}" for name, why in sorted(reasons.items()))
+    found: dict[str, str] = {}
+    for name, why in sorted(reasons.items()):
+        quantity = QUANTITIES.get(registry.load("telemetry", name).unit, name)
+        found[quantity] = "; ".join(filter(None, (found.get(quantity), f"{name}: {why}")))
+    return found
 
 
 def plan_digest(plan: Plan, inferences: int) -> str:
@@ -154,45 +159,32 @@ def plan_digest(plan: Plan, inferences: int) -> str:
 
 
 def random_feeds(
-    inputs: Sequence[TensorSpec],
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    *,
-    count: int = FEEDS,
-    seed: int = 0,
+    model: Model, shapes: Mapping[str, Sequence[int]] | None = None, *, count: int = FEEDS, seed: int = 0
 ) -> list[Feeds]:
     """Seeded random inputs, for speed alone: normal floats, integers 0 or 1, any text.
 
     Args:
-        inputs: What the model takes.
+        model: Whose inputs.
         shapes: Shapes of inputs with open dimensions. An open first dimension alone counts as a batch of 1.
         count: How many.
         seed: Of the random numbers.
 
     Raises:
-        InputError: bench.shape, when a dimension is open; bench.feeds, when a dtype cannot be made up.
+        InputError: bench.shape, when a dimension is open; bench.feeds, when a dtype cannot be made up; shape.*.
     """
+    given = {name: tuple(shape) for name, shape in (shapes or {}).items()}
+    check_shapes(model, given)
     rng = np.random.default_rng(seed)
-    fixed = {spec.name: _shape(spec, shapes or {}) for spec in inputs}
-    return [{spec.name: _random(spec, fixed[spec.name], rng) for spec in inputs} for _ in range(count)]
+    fixed = {spec.name: given.get(spec.name) or _closed(spec) for spec in model.inputs}
+    return [{spec.name: _random(spec, fixed[spec.name], rng) for spec in model.inputs} for _ in range(count)]
 
 
-def _shape(spec: TensorSpec, shapes: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
-    if spec.name in shapes:
-        shape = tuple(shapes[spec.name])
-        fits = spec.shape is None or (
-            len(shape) == len(spec.shape)
-            and all(isinstance(want, str) or want == got for want, got in zip(spec.shape, shape, strict=True))
-        )
-        if not fits:
-            raise InputError(
-                "bench.shape", spec.name, f"shape {list(shape)} does not fit {spec}", "give one number per dimension"
-            )
-        return shape
+def _closed(spec: TensorSpec) -> tuple[int, ...]:
     if spec.shape is not None:
-        first = [1] if spec.shape and isinstance(spec.shape[0], str) else list(spec.shape[:1])
-        dims = [*first, *spec.shape[1:]]
-        if all(isinstance(d, int) for d in dims):
-            return tuple(int(d) for d in dims)
+        first = (1,) if spec.shape and isinstance(spec.shape[0], str) else spec.shape[:1]
+        dims = tuple(d for d in (*first, *spec.shape[1:]) if isinstance(d, int))
+        if len(dims) == len(spec.shape):
+            return dims
     raise InputError(
         "bench.shape",
         spec.name,

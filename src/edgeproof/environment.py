@@ -147,6 +147,11 @@ class Control:
             "warnings": list(self.warnings),
         }
 
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Control:
+        """Inverse of `to_json`."""
+        return Control(**{**value, "problems": tuple(value["problems"]), "warnings": tuple(value["warnings"])})
+
 
 def control_check(runs: Sequence[LegRun], baseline: str, control: str, tolerance: float = AA_TOLERANCE) -> Control:
     """Compare the baseline with itself and look at what the machine said of itself.

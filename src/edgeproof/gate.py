@@ -69,7 +69,7 @@ def decide(
     *,
     quality_metric: str,
     control: Control | None = None,
-    absent: str = "",
+    absent: Mapping[str, str] | None = None,
     metrics: Callable[[str], Metric] | None = None,
 ) -> Verdict:
     """Decide.
@@ -80,7 +80,7 @@ def decide(
         candidate: Metric → measurement of the candidate.
         quality_metric: The metric that ``quality`` stands for.
         control: The environment's A/A check; its problems make all measurements of runs void.
-        absent: Why sensors gave no readings, for the reason of a missing measurement.
+        absent: Metric → why there is no measurement of it, for the reason.
         metrics: From a metric's name to the metric; the registry's when left out.
     """
     find = metrics or _registered
@@ -92,7 +92,7 @@ def decide(
             baseline,
             candidate,
             control,
-            absent,
+            absent or {},
             find,
         )
         for rule in policy.rules
@@ -115,13 +115,13 @@ def _check(
     baseline: Mapping[str, Measurement],
     candidate: Mapping[str, Measurement],
     control: Control | None,
-    absent: str,
+    absent: Mapping[str, str],
     find: Callable[[str], Metric],
 ) -> Check:
     base, cand = baseline.get(name), candidate.get(name)
     if cand is None or (rule.relative_to and base is None):
         whose = "the candidate" if cand is None else "the baseline"
-        because = f" ({absent})" if absent else ""
+        because = f" ({absent[name]})" if name in absent else ""
         return _open(rule, "missing", f"there is no measurement of {name} for {whose}{because}")
     metric = find(name)
     for m, whose in ((cand, "candidate"), (base, "baseline")):

@@ -20,6 +20,8 @@ CONTROL = "control"
 """Name of the A/A control: the baseline, loaded a second time."""
 MARK = "edgeproof-leg: "
 """How a worker says on stderr which leg it is working on."""
+QUANTITIES: Mapping[str, str] = {"W": "power", "°C": "temperature"}
+"""Unit of a sensor → name under which metrics find it, whatever the sensor is called."""
 
 
 @dataclass(frozen=True, slots=True)

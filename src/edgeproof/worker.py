@@ -26,7 +26,7 @@ from . import registry
 from .dataset import Feeds
 from .environment import condition, others_share
 from .errors import EdgeproofError
-from .job import MARK, Leg, Plan, load_feeds
+from .job import MARK, QUANTITIES, Leg, Plan, load_feeds
 from .model import load_model
 from .protocols import Backend, Sensor, Session
 
@@ -182,8 +182,16 @@ def _sensed(
     if sensors and plan.sensor_s > 0:
         for leg in legs:
             _tell(leg)
-            readings[leg.name] = _read_while(sensors, sessions[leg.name], feeds, plan)
+            readings[leg.name] = _by_quantity(_read_while(sensors, sessions[leg.name], feeds, plan), sensors)
     return readings, absent
+
+
+def _by_quantity(readings: Mapping[str, list[float]], sensors: Mapping[str, Sensor]) -> dict[str, list[float]]:
+    """Every sensor's readings, and per quantity those of the sensor that read most: the safe side."""
+    found = dict(readings)
+    for name in sorted(readings, key=lambda n: -max(readings[n], default=0.0)):
+        found.setdefault(QUANTITIES.get(sensors[name].unit, name), readings[name])
+    return found
 
 
 def _read_while(
