@@ -94,7 +94,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     """
     try:
         if path.suffix.lower() == ".npy":
-            return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
+            return {"": np.lib.format.open_memmap(path, mode="r")}
         with zipfile.ZipFile(path) as archive:
             return {
                 info.filename.removesuffix(".npy"): _member(path, archive, info)
@@ -102,7 +102,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
                 if info.filename.endswith(".npy")
             }
     except (OSError, ValueError, EOFError, SyntaxError, zipfile.BadZipFile, struct.error) as e:
-        if "pickle" in str(e) or "object" in str(e).lower():
+        if "object" in str(e).lower():
             raise InputError(
                 "data.pickle",
                 str(path),
