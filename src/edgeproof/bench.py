@@ -32,7 +32,7 @@ from .environment import environment as environment
 from .errors import EdgeproofError, InputError, InternalError, TrustError, UnsupportedError
 from .graph.shapes import check_shapes
 from .job import CONTROL as CONTROL
-from .job import MARK, save_feeds
+from .job import MARK, QUANTITIES, save_feeds
 from .job import Leg as Leg
 from .job import Plan as Plan
 from .measurement import LegRun, Measurement

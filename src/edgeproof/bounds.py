@@ -59,6 +59,9 @@ def beta_cdf(x: float, a: float, b: float) -> float:
 
 def t_cdf(t: float, df: float) -> float:
     """Distribution function of Student's t. Source: DLMF 8.17, via I_x(df/2, 1/2) with x = df / (df + t²)."""
+    if t * t < df:  # near the centre df / (df + t²) rounds to 1: use the complement
+        half = 0.5 * beta_cdf(t * t / (df + t * t), 0.5, df / 2.0)
+        return 0.5 + math.copysign(half, t)
     tail = 0.5 * beta_cdf(df / (df + t * t), df / 2.0, 0.5)
     return 1.0 - tail if t > 0 else tail
 
