@@ -330,7 +330,7 @@ def _sentence(
     exact = e.at is None
     bound = e.high if rule.op == "<=" else e.low
     shown = "" if exact else f" ({100 * (1 - alpha):.3g} % bound {_show(bound)}{unit})"
-    text = f"{what} is {_show(e.got)}{unit}{shown}, limit {rule.op} {rule.limit}{unit}"
+    text = f"{what} is {_show(e.got)}{unit}{shown}, limit {'' if rule.op == '<=' else 'at least '}{rule.limit}{unit}"
     if state != "undecided":
         return text
     if metric.needs == "runs" and e.n < policy.runs:
