@@ -199,9 +199,9 @@ def replace_tensors(graph: ir.Model, change: Callable[[ir.TensorProtocol], ir.Te
                 if attr.is_ref():
                     continue
                 if attr.type == ir.AttributeType.TENSOR:
-                    node.attributes[name] = ir.AttrTensor(name, change(attr.as_tensor()))
+                    node.attributes[name] = ir.AttrTensor(name, change(attr.value))
                 elif attr.type == ir.AttributeType.TENSORS:
-                    node.attributes[name] = ir.AttrTensors(name, [change(t) for t in attr.as_tensors()])
+                    node.attributes[name] = ir.AttrTensors(name, [change(t) for t in attr.value])
 
 
 def size_bytes(path: str | Path) -> int:
@@ -232,9 +232,9 @@ def tensors(graph: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
                 if attr.is_ref():
                     continue
                 if attr.type == ir.AttributeType.TENSOR:
-                    yield _constant_name(node, attr), attr.as_tensor()
+                    yield _constant_name(node, attr), attr.value
                 elif attr.type == ir.AttributeType.TENSORS:
-                    for i, t in enumerate(attr.as_tensors()):
+                    for i, t in enumerate(attr.value):
                         yield f"{_constant_name(node, attr)}[{i}]", t
 
 

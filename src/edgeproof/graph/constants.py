@@ -70,7 +70,7 @@ class Constants:
                 if attr.is_ref():
                     return None
                 if attr.type == ir.AttributeType.TENSOR:
-                    return _small(attr.as_tensor())
+                    return _small(attr.value)
                 if attr.type in (ir.AttributeType.INT, ir.AttributeType.INTS):
                     return np.asarray(attr.value, np.int64)
                 if attr.type in (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS):

@@ -86,11 +86,18 @@ class Facts:
 
     @cached_property
     def floats(self) -> tuple[tuple[str, ir.TensorProtocol, NDArray[Any]], ...]:
-        """Every readable floating-point tensor as an array; small formats (bfloat16, float8) as float32."""
+        """Every readable floating-point weight as an array; small formats (bfloat16, float8) as float32.
+
+        Weights are initializers and Constants; tensors in other attributes are settings of their operator.
+        """
         import numpy as np
 
+        weights = {v.name for g in graphs(self.model.graph) for v in g.initializers.values()}
+        weights |= {n.outputs[0].name for n in self.nodes() if n.op_type == "Constant"}
         found = []
         for name, tensor in self.stored:
+            if name not in weights:
+                continue
             if not tensor.dtype.is_floating_point() or not tensor.size:
                 continue
             try:

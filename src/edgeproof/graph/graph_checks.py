@@ -39,11 +39,8 @@ def onnx_checker(facts: Facts) -> Outcome:
 
     size = weight_bytes(facts.model.graph)
     whole = size <= CHECKER_LIMIT_BYTES
-    proto = (
-        onnx.ModelProto.FromString(facts.model.to_bytes()) if whole else ir.to_proto(_without_large(facts.shaped.proto))
-    )
     try:
-        onnx.checker.check_model(proto)
+        onnx.checker.check_model(facts.model.to_bytes() if whole else ir.to_proto(_without_large(facts.shaped.proto)))
     except Exception as e:  # ValidationError, or whatever the C++ side throws on a malformed model
         problem = " ".join(str(e).split())
         finding = Finding("defect", "onnx_checker", facts.model.name, problem[:400], "export it again")
@@ -76,6 +73,8 @@ def consistent_shapes(facts: Facts) -> Outcome:
         onnx.shape_inference.infer_shapes(facts.shaped.proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as e:  # InferenceError, or whatever the C++ side throws
         problem = " ".join(str(e).split())
+        if op := _defined_by_function(problem):
+            return Outcome((), "partial", f"ONNX cannot infer through the definition of {op}: {problem[:200]}")
         finding = Finding(
             "defect",
             "consistent_shapes",
@@ -85,6 +84,21 @@ def consistent_shapes(facts: Facts) -> Outcome:
         )
         return Outcome((finding,))
     return Outcome()
+
+
+def _defined_by_function(problem: str) -> str:
+    """The operator whose own definition, a function of ONNX's, failed; empty when the fault is the model's."""
+    import re
+
+    import onnx
+
+    ops = re.findall(r"op_type:(\w+)", problem)
+    if len(ops) < 2:
+        return ""
+    try:
+        return str(ops[0]) if onnx.defs.get_schema(ops[0]).has_function else ""
+    except onnx.defs.SchemaError:
+        return ""
 
 
 def operators(facts: Facts) -> Outcome:

@@ -258,7 +258,8 @@ def _tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     if node is None or node.op_type != "Constant" or "value" not in node.attributes:
         return None
     attr = node.attributes["value"]
-    return None if attr.is_ref() else attr.as_tensor()
+    tensor: ir.TensorProtocol | None = None if attr.is_ref() else attr.value
+    return tensor
 
 
 def _stored(value: ir.Value | None) -> NDArray[Any] | None:
