@@ -33,12 +33,14 @@ class Ctc:
 
     Attributes:
         blank: Index of the blank.
+        ignore: Symbols left out of the text, e.g. a space where samples are single words and margins read as spaces.
         charset: The other symbols in order, as one string, or ``metadata:KEY`` for the model's own (one symbol a line).
             Where the model has one class more than symbols and blank, the last class is a space (PaddleOCR's
             ``use_space_char``).
     """
 
     blank: int = 0
+    ignore: str = ""
     charset: str = "metadata:character"
 
 
@@ -156,7 +158,7 @@ def best_path(scores: NDArray[Any], options: Ctc, metadata: Mapping[str, str]) -
     path = scores.argmax(axis=1)
     kept = np.ones(len(path), bool)
     kept[1:] = path[1:] != path[:-1]
-    return "".join(symbols[i] for i in path[kept] if i != options.blank)
+    return "".join(symbols[i] for i in path[kept] if i != options.blank and symbols[i] not in options.ignore)
 
 
 def _symbols(options: Ctc, metadata: Mapping[str, str], classes: int) -> list[str]:
