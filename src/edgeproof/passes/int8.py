@@ -73,7 +73,8 @@ class Int8:
             return Change.none(model, (model.name, graph))
         plan = placement.plan(graph.graph, scheme, scope)
         if not plan.layers:
-            return Change.none(model, *plan.declined)
+            nothing = (model.name, f"has none of {', '.join(scheme.ops)}, which the target runs in integers")
+            return Change.none(model, *(plan.declined or [nothing]))
         seen = self._seen(model, graph, plan, scheme, context)
         activations, facts = self._activations(plan, scheme, seen)
         qdq.write(graph.graph, plan, scheme, activations, self.reduce_range)
@@ -167,6 +168,8 @@ def _prepared(model: Model) -> ir.Model | str:
     if opset < OPSET:
         import onnx
 
+        # Up to IR 3 the converter takes weights for undefined that are not listed as inputs too.
+        graph.ir_version = max(graph.ir_version, 8)
         try:
             proto = onnx.version_converter.convert_version(ir.to_proto(graph), OPSET)
             graph = ir.from_proto(proto)

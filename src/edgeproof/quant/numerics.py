@@ -83,8 +83,9 @@ def params(
 
     Source: Jacob et al. 2018, eq. 1 and 2; Nagel et al. 2021 (white paper), eq. 4 to 8.
     """
-    lo = np.minimum(np.asarray(low, np.float64), 0.0)
-    hi = np.maximum(np.asarray(high, np.float64), 0.0)
+    # A range of all of float32 would overflow when its end codes are read back: cut it at 1e38.
+    lo = np.clip(np.asarray(low, np.float64), -1e38 if np.isfinite(low).all() else None, 0.0)
+    hi = np.clip(np.asarray(high, np.float64), 0.0, 1e38 if np.isfinite(high).all() else None)
     if not (np.isfinite(lo).all() and np.isfinite(hi).all() and (np.asarray(low) <= np.asarray(high)).all()):
         raise InputError(
             "quant.range",
@@ -121,8 +122,10 @@ def quantize(x: Array, p: QParams) -> Array:
     """
     _check_scale(p.scale)
     info = np.iinfo(p.dtype)
-    codes = np.rint(x / _spread(p.scale, x.ndim, p.axis)) + _spread(p.zero_point, x.ndim, p.axis).astype(np.float32)
-    codes = np.clip(codes, info.min, info.max)
+    codes = np.asarray(x / _spread(p.scale, x.ndim, p.axis))
+    np.rint(codes, out=codes)
+    codes += _spread(p.zero_point, x.ndim, p.axis).astype(np.float32)
+    np.clip(codes, info.min, info.max, out=codes)
     result: Array = codes.astype(p.dtype)
     return result
 
@@ -157,12 +160,18 @@ def weight_params(w: Array, axis: int | None, *, reduce_range: bool = False) -> 
         axis: Output-channel axis, or None for one scale.
         reduce_range: Use 7 of the 8 bits.
 
+    Returns:
+        Parameters; a channel of zeros takes the least scale of the others, because the bias is counted in it too.
+
     Raises:
         InputError: quant.range, when the weight holds NaN or an infinity.
     """
     dims = tuple(i for i in range(w.ndim) if axis is None or i != axis)
     top = np.abs(w).max(axis=dims, initial=0.0)
-    return params(-top, top, "int8", symmetric=True, reduce_range=reduce_range, axis=axis)
+    p = params(-top, top, "int8", symmetric=True, reduce_range=reduce_range, axis=axis)
+    live = p.scale[top > 0] if p.scale.ndim else p.scale.reshape(-1)[np.atleast_1d(top) > 0]
+    least = live.min() if live.size else np.float32(2.0**-100)
+    return QParams(np.where(top > 0, p.scale, least).astype(np.float32), p.zero_point, axis)
 
 
 def bias_codes(bias: Array, scale: NDArray[np.float32]) -> NDArray[np.int32]:
@@ -183,8 +192,7 @@ def bias_codes(bias: Array, scale: NDArray[np.float32]) -> NDArray[np.int32]:
 def fit_bias(p: QParams, bias: Array, activation_scale: float) -> QParams:
     """Widen weight scales that are too small for an int32 bias to be counted in.
 
-    A channel whose weights are (nearly) zero would otherwise get a step so fine that its bias saturates, or, with
-    the scale 1 of an empty range, so coarse that its bias is rounded away.
+    A channel whose weights are nearly zero would otherwise get a step so fine that its bias saturates.
 
     Args:
         p: Weight parameters, per channel or per tensor.

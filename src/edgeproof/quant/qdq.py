@@ -159,7 +159,7 @@ class _Writer:
         """A constant as integers and a DequantizeLinear, or as floats and a pair."""
         import onnx_ir as ir
 
-        key = (name, p.axis, p.scale.tobytes() + array.tobytes()[:64])
+        key = (name, p.axis, p.scale.tobytes() + array.reshape(-1)[:16].tobytes())
         if key in self.stored:
             return self.stored[key]
         scale = self._initializer(f"{name}.scale", p.scale)
