@@ -17,7 +17,7 @@ from ..protocols import Context, Pass
 from .fold_constants import rewrite as fold_constants
 from .fold_shapes import rewrite as fold_shapes
 from .freeze_weights import rewrite as freeze_weights
-from .infer_shapes import rewrite as infer_shapes
+from .infer_shapes import infer_with_outputs
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -179,7 +179,7 @@ def _infer(editor: Editor) -> None:
         if any(not isinstance(d, int) for d in dims(value) or (None,)):
             value.shape = None
     scratch = Editor(editor.model.clone())
-    until_stable(scratch, (freeze_weights, infer_shapes, fold_constants, fold_shapes))
+    until_stable(scratch, (freeze_weights, infer_with_outputs, fold_constants, fold_shapes))
     found = {v.name: v for g in scratch.graphs() for n in g for v in n.outputs}
     for inner in editor.graphs():
         for node in inner:

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..change import Change
 from ..graph.rewrite import Editor, graphs
 from ..graph.rules import run_rules
 from ..model import Model
 from ..protocols import Context, Pass
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+SMALL_BYTES = 1024
+"""Weights up to this size may be shapes and axes, which inference reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +32,61 @@ class InferShapes:
 
 
 def rewrite(editor: Editor) -> None:
-    """Fill in what is unknown; what cannot be inferred stays unknown."""
-    from onnx_ir.passes.common import ShapeInferencePass
-
+    """Fill in what is unknown; what cannot be inferred stays unknown, and so does what the interface leaves open."""
     main = editor.model.graph
     interface = [*main.inputs, *main.outputs]
     declared = [(v.type, v.shape.copy() if v.shape is not None else None) for v in interface]
-    log = logging.getLogger("onnx_ir.passes.common.shape_inference")
+    infer_with_outputs(editor)
+    for value, (kind, shape) in zip(interface, declared, strict=True):
+        value.type, value.shape = kind, shape
+
+
+def infer_with_outputs(editor: Editor) -> None:
+    """Infer the shapes of the graph's outputs as well."""
+    import onnx
+    import onnx_ir as ir
+
+    log = logging.getLogger("onnx_ir")
     level = log.level
-    log.setLevel(logging.CRITICAL)  # a model that cannot be inferred is no event: its shapes just stay unknown
+    log.setLevel(logging.CRITICAL)  # a value that cannot be typed is no event: it just stays unknown
     try:
-        ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(editor.model)
+        proto = ir.to_proto(_light(editor.model))
+        inferred = ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
+    except Exception:  # the C++ checker raises what it likes on graphs that it does not understand
+        return
     finally:
         log.setLevel(level)
-    for value, (kind, shape) in zip(interface, declared, strict=True):
-        if kind is not None:
-            value.type = kind
-        if shape is not None:
-            value.shape = shape
+    for ours, theirs in zip(graphs(editor.model.graph), graphs(inferred.graph), strict=True):
+        found = {v.name: v for n in theirs for v in n.outputs}
+        for value in (v for n in ours for v in n.outputs):
+            new = found.get(value.name)
+            if new is None or new.type is None:
+                continue
+            if value.type is None or value.dtype != new.dtype:
+                value.type = new.type
+            if new.shape is not None and isinstance(new.type, ir.TensorType):
+                value.shape = new.shape
+
+
+def _light(model: ir.Model) -> ir.Model:
+    """A clone whose large weights are inputs of the same type, so that it stays far below protobuf's limit."""
+    import onnx_ir as ir
+
+    clone = model.clone()
+    graph = clone.graph
+    for name, value in list(graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is None:
+            continue
+        value.shape = ir.Shape([d for d in tensor.shape if isinstance(d, int)])
+        value.type = ir.TensorType(tensor.dtype)
+        if tensor.nbytes > SMALL_BYTES:
+            del graph.initializers[name]
+            if not value.is_graph_input():
+                graph.inputs.append(value)
+        elif not value.is_graph_input() and clone.ir_version < 4:
+            graph.inputs.append(value)
+    return clone
 
 
 def _noted(editor: Editor) -> None:

@@ -2,7 +2,8 @@
 
 Two ways, of which the smaller result counts: the rules of the passes beside this one until nothing changes, and the
 same rules after onnxslim (MIT licence). onnxslim is kept on a leash: it gets a copy, its output is caught, and the
-interface must come back as it was. Last, original and result run on the same inputs; a result that differs is thrown away.
+interface must come back as it was. Last, original and result run on the same inputs; a result that differs is
+thrown away.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ..protocols import Context, Pass
 from .drop_dead_code import rewrite as drop_dead_code
 from .drop_no_ops import rewrite as drop_no_ops
 from .fold_batch_norm import rewrite as fold_batch_norm
+from .fold_constants import MAX_GROWTH_BYTES
 from .fold_constants import rewrite as fold_constants
 from .fold_scale import gemm as make_gemm
 from .fold_scale import rewrite as fold_scale
@@ -158,7 +160,7 @@ def _onnxslim(model: Model) -> ir.Model:
         with _muted():
             import onnxslim
 
-            out = onnxslim.slim(onnx.load_model_from_string(data))
+            out = onnxslim.slim(onnx.load_model_from_string(data), size_threshold=MAX_GROWTH_BYTES)
             slimmed: ir.Model = ir.from_proto(out)
     except EdgeproofError as e:
         raise _DeclinedError(e.problem) from e
@@ -171,19 +173,21 @@ def _onnxslim(model: Model) -> ir.Model:
 @contextlib.contextmanager
 def _muted() -> Any:
     """Catch what onnxslim prints and the logging handlers that it installs."""
-    log = logging.getLogger("onnxslim")
-    handlers, level = list(log.handlers), log.level
+    log, reader = logging.getLogger("onnxslim"), logging.getLogger("onnx_ir")
+    handlers, levels = list(log.handlers), (log.level, reader.level)
     with (
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(io.StringIO()),
     ):
         warnings.simplefilter("ignore")
+        reader.setLevel(logging.CRITICAL)  # a graph that onnxslim broke is found out by comparison
         try:
             yield
         finally:
             log.handlers[:] = handlers
-            log.setLevel(level)
+            log.setLevel(levels[0])
+            reader.setLevel(levels[1])
 
 
 def _restore_interface(model: Model, slimmed: ir.Model) -> None:
