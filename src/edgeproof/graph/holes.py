@@ -87,6 +87,11 @@ class _Filler:
         try:
             schema = onnx.defs.get_schema(alias, self._versions.get(domain, 1), domain)
             proto = ir.to_proto(node)
+            if alias != node.op_type:
+                proto.op_type, proto.domain = alias, ""
+                foreign = [a for a in proto.attribute if a.name not in schema.attributes]
+                for attr in foreign:
+                    proto.attribute.remove(attr)
             inferred = onnx.shape_inference.infer_node_outputs(
                 schema, proto, types, data, opset_imports=self._opsets, ir_version=self._ir_version
             )
