@@ -51,7 +51,7 @@ def net(
     return Model.of(ir.from_proto(proto), "net")
 
 
-def small_cnn() -> Model:
+def small_cnn(opset: int = 17) -> Model:
     """Conv-Relu, Conv, residual Add, Relu, pooling, Gemm."""
     return net(
         [
@@ -75,6 +75,7 @@ def small_cnn() -> Model:
             weight("w4", 10, 16),
             weight("b4", 10),
         ],
+        opset=opset,
     )
 
 

@@ -69,14 +69,14 @@ class _Writer:
             p = numerics.fit_bias(p, layer.bias, activation_scale)
         weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
         assert weight is not None
-        node.replace_input_with(1, self._stored(node, weight.name or "weight", layer.weight, p))
+        node.replace_input_with(1, self._stored(weight, layer.weight, p))
         for name in ("alpha", "beta"):
             if name in node.attributes:
                 node.attributes[name] = ir.AttrFloat32(name, 1.0)
         if layer.bias is None or bias is None:
             return
         if not counted:
-            if constant(bias) is not layer.bias:
+            if not _same(bias, layer.bias):
                 node.replace_input_with(2, self._initializer(f"{bias.name}.float", layer.bias))
             return
         step = np.float32(activation_scale) * p.scale
@@ -96,7 +96,7 @@ class _Writer:
         p = numerics.params(
             array.min(), array.max(), self.scheme.activation, symmetric=self.scheme.activation_symmetric
         )
-        node.replace_input_with(index, self._stored(node, value.name or "constant", array, p))
+        node.replace_input_with(index, self._stored(value, array, p))
 
     def tensor(self, value: ir.Value, p: QParams) -> None:
         """Give a tensor its pair, and hand the dequantised value to those who read it."""
@@ -155,21 +155,26 @@ class _Writer:
         (self.graph.insert_after if behind else self.graph.insert_before)(beside, node)
         return node.outputs[0]
 
-    def _stored(self, node: ir.Node, name: str, array: NDArray[Any], p: QParams) -> ir.Value:
+    def _stored(self, original: ir.Value, array: NDArray[Any], p: QParams) -> ir.Value:
         """A constant as integers and a DequantizeLinear, or as floats and a pair."""
         import onnx_ir as ir
 
+        name = original.name or "constant"
         key = (name, p.axis, p.scale.tobytes() + array.reshape(-1)[:16].tobytes())
         if key in self.stored:
             return self.stored[key]
         scale = self._initializer(f"{name}.scale", p.scale)
         zero = self._initializer(f"{name}.zero_point", p.zero_point)
         if self.scheme.weight_qdq:
-            held = self._initializer(f"{name}.float", array)
+            held = original if _same(original, array) else self._initializer(f"{name}.float", array)
             attributes = {} if p.axis is None else {"axis": p.axis}
             q = ir.node("QuantizeLinear", [held, scale, zero], attributes, name=self._fresh(f"{name}.quantize"))
             q.outputs[0].name = self._fresh(f"{name}.codes")
-            self.graph.insert_before(self.graph[0], q)
+            maker = held.producer()
+            if maker is None:
+                self.graph.insert_before(self.graph[0], q)
+            else:
+                self.graph.insert_after(maker, q)
             value = self._dequantize(q, name, q.outputs[0], scale, zero, p.axis, behind=True)
         else:
             held = self._initializer(f"{name}.{p.dtype.name}", numerics.quantize(array, p))
@@ -191,6 +196,12 @@ class _Writer:
             fresh, n = f"{name}.{n}", n + 1
         self.names.add(fresh)
         return fresh
+
+
+def _same(value: ir.Value, array: NDArray[Any]) -> bool:
+    """Whether a constant is still the array: nothing was folded into it."""
+    stored = constant(value)
+    return stored is not None and stored.shape == array.shape and bool(np.array_equal(stored, array))
 
 
 _SWEPT = ("Constant", "Mul", "Div", "QuantizeLinear", "DequantizeLinear")
