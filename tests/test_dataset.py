@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -286,3 +287,16 @@ def test_the_page_names_every_key_metric_and_option() -> None:
     names += registry.names("metrics")
     names += [f.name for form in registry.names("data") for f in fields(registry.load("data", form).options)]
     assert [n for n in names if f"`{n}`" not in DOCS and f"`decode.{n}`" not in DOCS and f".{n}`" not in DOCS] == []
+
+
+def test_the_python_examples_of_the_page_run(tmp_path: Path) -> None:
+    samples, score = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
+    (tmp_path / "samples.py").write_text(samples)
+    (tmp_path / "score.py").write_text(score)
+    spec = load_spec(str(tmp_path / "samples.py") + ":load")
+    from edgeproof.model import TensorSpec
+
+    data = registry.load("data", spec.format)().open(spec, (TensorSpec("x", "float32", ("n", 4)),))
+    assert [data[i].truth for i in range(len(data))] == [0, 1, 2]
+    error = registry.callable_at("score.py:error", tmp_path)
+    assert (error({"price": np.array([[3.0]])}, 5, {}), error.better) == (2.0, "lower")  # type: ignore[attr-defined]

@@ -50,6 +50,10 @@ def test_the_blank_may_be_the_last_class() -> None:
     assert run(one_hot([0, 2, 1, 1, 2], 3), "ctc", charset="ab", blank=2) == "ab"
 
 
+def test_symbols_can_be_ignored() -> None:
+    assert run(one_hot([3, 1, 0, 3, 2], 4), "ctc", charset="ab ", ignore=" ") == "ab"
+
+
 def test_time_may_come_first() -> None:
     assert run(one_hot([1, 2], 3).transpose(1, 0, 2), "ctc", charset="ab") == "ab"
 

@@ -176,6 +176,23 @@ def test_metrics_that_cannot_be_scored_on_samples_are_refused(tmp_path: Path) ->
             evaluate(session(model), open_dataset(spec, model), [0], spec, model, [name])
 
 
+@pytest.mark.parametrize("name", ["map", "cer"])
+def test_a_metric_for_another_kind_of_label_is_refused(tmp_path: Path, name: str) -> None:
+    model, spec = linear(tmp_path), classes(tmp_path)
+    with pytest.raises(InputError) as e:
+        evaluate(session(model), open_dataset(spec, model), [0], spec, model, [name])
+    assert str(e.value) == (
+        f"{name}: cannot score a prediction of type ndarray against a label of type int\n"
+        "  hint: leave metric out to get the one for the kind of the labels  [evaluate.metric]"
+    )
+
+
+def test_classes_are_not_scored_against_text(tmp_path: Path) -> None:
+    model, spec = linear(tmp_path), classes(tmp_path, list("abab"))
+    with pytest.raises(InputError, match="top1: cannot score a prediction of type str against a label of type str"):
+        evaluate(session(model), open_dataset(spec, model), [0], spec, model, ["top1"])
+
+
 def custom(tmp_path: Path, body: str) -> DataSpec:
     (tmp_path / "score.py").write_text(body)
     spec = classes(tmp_path)

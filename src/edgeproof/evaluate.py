@@ -167,7 +167,7 @@ def evaluate(
             "reference": (outputs, original),
         }
         for name, metric in scorers.items():
-            scores[name].append(metric.score(*pairs[metric.needs]))
+            scores[name].append(_score(name, metric, *pairs[metric.needs]))
         progress(f"evaluating sample {done} of {len(indices)}", done / len(indices))
     return scores
 
@@ -188,6 +188,21 @@ def _check_metrics(scorers: Mapping[str, Metric], reference: Session | None) -> 
                 "compares with the original's outputs, and none was given",
                 "give the original too",
             )
+
+
+def _score(name: str, metric: Metric, got: Any, want: Any) -> Score:
+    """The metric's score; a metric that does not go with the kind of the labels says so."""
+    if metric.needs != "labels":
+        return metric.score(got, want)
+    try:
+        return metric.score(got, want)
+    except (TypeError, ValueError, AttributeError) as e:
+        raise InputError(
+            "evaluate.metric",
+            name,
+            f"cannot score a prediction of type {type(got).__name__} against a label of type {type(want).__name__}",
+            "leave metric out to get the one for the kind of the labels",
+        ) from e
 
 
 def _prediction(outputs: Outputs, declared: Decode, example: Example, model: Model) -> Any:

@@ -42,7 +42,7 @@ def refused(make: Callable[[], Any]) -> InputError:
 
 
 def test_classes_are_the_sorted_names_of_subfolders(tmp_path: Path) -> None:
-    for name in ("dog/1.png", "ant/2.png", "cat/3.png", "ant/1.png"):
+    for name in ("dog/1.png", "ant/2.png", "cat/3.png", "ant/1.png", "ant/._1.png", ".cache/1.png"):
         save(tmp_path / name)
     data = opened(tmp_path)
     assert [(e.id, e.truth) for e in data] == [("ant/1.png", 0), ("ant/2.png", 0), ("cat/3.png", 1), ("dog/1.png", 2)]  # type: ignore[attr-defined]
@@ -305,6 +305,8 @@ def test_coco_mistakes_are_named(tmp_path: Path) -> None:
     assert refused(lambda: opened(path)).code == "data.empty"
     path = coco(tmp_path, images=[{"id": 1, "file_name": "gone.png"}], annotations=[])
     assert "picture 'gone.png' is in none of" in refused(lambda: opened(path)).problem
+    path = coco(tmp_path, annotations=[{"id": 1}])
+    assert "(KeyError 'category_id'); expected" in refused(lambda: opened(path)).problem
     path.write_text("[]")
     assert refused(lambda: opened(path)).code == "data.not_coco"
     path.write_text("{")
@@ -339,6 +341,8 @@ def test_yolo_polygons_count_with_their_bounding_box(tmp_path: Path) -> None:
     [
         ("2 0.5 0.5 0.1 0.1", "has class 2; expected 0..1"),
         ("0.5 0.5 0.5 0.1 0.1", "has class 0.5; expected 0..1"),
+        ("nan 0.5 0.5 0.1 0.1", "has class nan; expected 0..1"),
+        ("0 nan 0.5 0.1 0.1", "has coordinates outside 0..1: '0 nan 0.5 0.1 0.1'"),
         ("0 10 20 5 5", "has coordinates outside 0..1: '0 10 20 5 5'"),
         ("0 0.5 0.5", "has 3 numbers; expected 5"),
         ("cat 0.5 0.5 0.1 0.1", "is 'cat 0.5 0.5 0.1 0.1'; expected numbers"),
@@ -376,6 +380,21 @@ def test_lines_with_a_tokenizer_have_a_class(tmp_path: Path) -> None:
     first = data.digest
     (tmp_path / "tok.py").write_text("import numpy as np\ndef tok(t):\n    return {'x': np.zeros(4)}\n")
     assert opened(tmp_path / "lines.txt", VECTOR, tokenizer=str(tmp_path / "tok.py") + ":tok").digest != first
+
+
+def test_a_tokenizer_that_fails_or_gives_other_inputs_is_named(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("good\t1\n")
+    (tmp_path / "tok.py").write_text("def bad(t):\n    return 1 / 0\ndef other(t):\n    return {'z': [1]}\n")
+    for name, problem in (
+        ("bad", "raised ZeroDivisionError: division by zero on line 1"),
+        ("other", "returned z; expected arrays for x"),
+    ):
+        tokenizer = f"{tmp_path / 'tok.py'}:{name}"
+        assert refused(lambda t=tokenizer: opened(tmp_path / "lines.txt", VECTOR, tokenizer=t)).problem == problem  # type: ignore[misc]
+    (tmp_path / "lines.txt").write_text("good\tyes\n")
+    assert "has label 'yes'; expected a class index" in str(
+        refused(lambda: opened(tmp_path / "lines.txt", VECTOR, tokenizer=tokenizer))
+    )
 
 
 def test_lines_of_another_form_are_named(tmp_path: Path) -> None:
@@ -422,6 +441,16 @@ samples = Lazy
 """
     data = opened(module(tmp_path, body), VECTOR)
     assert (len(data), data[7].truth) == (1000, 1)
+
+
+def test_pictures_from_a_callable_can_be_preprocessed(tmp_path: Path) -> None:
+    body = "def samples():\n    yield np.full((16, 32, 3), 51, np.uint8), 1\n"
+    preprocess = Preprocess(resize="letterbox", scale=1 / 255)
+    spec = DataSpec("callable", module(tmp_path, body), preprocess)
+    data = registry.load("data", "callable")().open(spec, PICTURE)
+    assert data[0].feeds["x"].shape == (1, 3, 8, 8)
+    assert data[0].feeds["x"][0, 0, 4, 4] == pytest.approx(0.2)
+    assert data[0].meta["scale"] == (0.25, 0.25)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ..dataset import PICTURES, DataSpec, Example, Preprocess
 from ..digest import digest_file, digest_json
 from ..errors import InputError
 from ..model import TensorSpec
-from ..preprocess import apply, guess, open_picture
+from ..preprocess import apply, check, guess, open_picture
 
 
 class Samples:
@@ -120,6 +120,22 @@ def from_pictures(
     )
     samples[0]
     return samples
+
+
+Convert = Callable[[NDArray[Any]], tuple[NDArray[Any], dict[str, Any]]]
+
+
+def converter(spec: DataSpec, inputs: Sequence[TensorSpec]) -> tuple[Convert, dict[str, Any]]:
+    """How a given array becomes an input: preprocessed where that was declared, else as it is.
+
+    Returns:
+        Array → (input, meta), and what this adds to the settings of the digest.
+    """
+    if spec.preprocess is None:
+        return lambda a: (a, {}), {"format": spec.format}
+    preprocess = guess(spec.preprocess, only_input(inputs, spec.path))
+    check(preprocess)
+    return lambda a: apply(a, preprocess), {"format": spec.format, "preprocess": preprocess_json(preprocess)}
 
 
 def preprocess_json(preprocess: Preprocess | None) -> Any:

@@ -49,11 +49,14 @@ class Coco:
         path = existing(spec)
         json_path = beside(spec, options.annotations) if options.annotations else path
         value = _checked(read_json(json_path) if json_path.is_file() else None, json_path)
-        pictures = sorted(value["images"], key=lambda p: int(p["id"]))
+        try:
+            pictures = sorted(value["images"], key=lambda p: int(p["id"]))
+            classes = class_of(options.categories, [int(c["id"]) for c in value.get("categories", [])])
+            truths = _truths(value, pictures, classes, json_path)
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise _not_coco(json_path, f"{type(e).__name__} {e}") from e
         names = [str(p["file_name"]) for p in pictures]
         folder = beside(spec, options.images) if options.images else _folder(json_path, names)
-        classes = class_of(options.categories, [int(c["id"]) for c in value.get("categories", [])])
-        truths = _truths(value, pictures, classes, json_path)
         labels = [
             [t.xyxy.astype(float).tolist(), t.classes.tolist(), None if t.crowd is None else t.crowd.tolist()]
             for t in truths
@@ -78,13 +81,18 @@ def _checked(value: Any, path: Path) -> dict[str, Any]:
         and all(isinstance(p, dict) and "id" in p and "file_name" in p for p in value["images"])
     )
     if not ok or value is None:
-        raise InputError(
-            "data.not_coco",
-            str(path),
-            "is not a COCO annotation file; expected 'images' (id, file_name), 'annotations' and 'categories'",
-            "give the instances JSON file, or options.annotations",
-        )
+        raise _not_coco(path, "no such lists")
     return value  # type: ignore[no-any-return]
+
+
+def _not_coco(path: Path, problem: str) -> InputError:
+    return InputError(
+        "data.not_coco",
+        str(path),
+        f"is not a COCO annotation file ({problem}); expected images (id, file_name), "
+        "annotations (image_id, category_id, bbox) and categories (id)",
+        "give the instances JSON file, or options.annotations",
+    )
 
 
 def class_of(rule: str, ids: Sequence[int]) -> dict[int, int]:

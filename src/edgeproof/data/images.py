@@ -63,9 +63,9 @@ def _table_at(path: Path) -> Path | None:
 
 
 def _from_folders(path: Path) -> list[tuple[str, str]]:
-    """(relative path, class name) of every picture in a subfolder, sorted."""
+    """(relative path, class name) of every picture in a subfolder, sorted; hidden files and folders are left out."""
     found = (p.relative_to(path) for p in path.rglob("*") if p.suffix.lower() in PICTURES and p.parent != path)
-    return [(p.as_posix(), p.parts[0]) for p in sorted(found)]
+    return [(p.as_posix(), p.parts[0]) for p in sorted(found) if not any(part.startswith(".") for part in p.parts)]
 
 
 def _from_table(table: Path) -> list[tuple[str, str]]:

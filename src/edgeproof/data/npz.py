@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,9 +21,8 @@ from ..dataset import DataSpec, Example, settings_from
 from ..digest import digest_array
 from ..errors import InputError, did_you_mean
 from ..model import TensorSpec
-from ..preprocess import apply, guess
 from ..protocols import DataFormat, Dataset
-from ._samples import Samples, bad_label, existing, fitted, only_input, preprocess_json
+from ._samples import Samples, bad_label, converter, existing, fitted
 
 LABEL_KEYS = ("labels", "label", "y")
 
@@ -55,7 +54,7 @@ class Npz:
         by_input, labels = _assigned(arrays, inputs, options.labels, spec.path)
         count = _count({**by_input, **({} if labels is None else {"labels": labels})}, spec.path)
         tensors = {t.name: t for t in inputs}
-        convert, settings = _converter(spec, inputs)
+        convert, settings = converter(spec, inputs)
 
         def read(i: int) -> Example:
             name = str(i)
@@ -73,17 +72,6 @@ class Npz:
         samples = Samples([str(i) for i in range(count)], read, fingerprint, settings, spec.path)
         samples[0]
         return samples
-
-
-_Convert = Callable[[NDArray[Any]], tuple[NDArray[Any], dict[str, Any]]]
-
-
-def _converter(spec: DataSpec, inputs: Sequence[TensorSpec]) -> tuple[_Convert, dict[str, Any]]:
-    """How a stored sample becomes an input, and the settings that this adds to the digest."""
-    if spec.preprocess is None:
-        return lambda a: (a, {}), {"format": "npz"}
-    preprocess = guess(spec.preprocess, only_input(inputs, spec.path))
-    return lambda a: apply(a, preprocess), {"format": "npz", "preprocess": preprocess_json(preprocess)}
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:

@@ -102,13 +102,22 @@ def _tokenized(
     spec: DataSpec, inputs: Sequence[TensorSpec], rows: Sequence[tuple[str, str, str]], tokenizer: str
 ) -> Dataset:
     tokenize = callable_at(tokenizer, spec.root)
+    if spec.preprocess is not None:
+        raise InputError(
+            "data.value", "preprocess", "is for pictures, and a tokenizer makes the inputs", "leave one of them out"
+        )
     for name, _, label in rows:
         if not label.strip().isdecimal():
             raise bad_label(name, f"has label {label!r}; expected a class index", "number the classes from 0")
 
     def read(i: int) -> Example:
         name, text, label = rows[i]
-        tokens = tokenize(text)
+        try:
+            tokens = tokenize(text)
+        except Exception as e:  # the user's code may raise anything
+            raise InputError(
+                "data.callable", tokenizer, f"raised {type(e).__name__}: {e} on {name}", "run it on its own first"
+            ) from e
         if not isinstance(tokens, Mapping) or set(tokens) != {t.name for t in inputs}:
             got = ", ".join(map(str, tokens)) if isinstance(tokens, Mapping) else type(tokens).__name__
             raise InputError(

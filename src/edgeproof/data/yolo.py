@@ -109,13 +109,13 @@ def _source(config: Mapping[str, Any], root: Path, split: str) -> Path:
 def _pictures(source: Path) -> list[Path]:
     if source.is_file():
         return [source.parent / line.strip() for line in lines_of(source) if line.strip()]
-    return sorted(p for p in source.rglob("*") if p.suffix.lower() in PICTURES)
+    return sorted(p for p in source.rglob("*") if p.suffix.lower() in PICTURES and not p.name.startswith("."))
 
 
 def _class_count(config: Mapping[str, Any]) -> int | None:
     names = config.get("names")
     if isinstance(names, list | Mapping):
-        return len(names) if isinstance(names, list) else max((int(k) for k in names), default=-1) + 1
+        return len(names)
     count = config.get("nc")
     return count if isinstance(count, int) else None
 
@@ -144,7 +144,7 @@ def _rows(file: Path, sample: str, classes: int | None) -> list[list[float]]:
         if len(values) != 5 and (len(values) < 7 or len(values) % 2 == 0):
             raise bad_label(where, f"has {len(values)} numbers; expected 5", "class x y width height, 0..1")
         label, rest = values[0], np.array(values[1:])
-        if label != int(label) or label < 0 or (classes is not None and label >= classes):
+        if not label.is_integer() or label < 0 or (classes is not None and label >= classes):
             last = "" if classes is None else f"..{classes - 1}"
             raise bad_label(where, f"has class {label:g}; expected 0{last}", "fix the label or names in data.yaml")
         if not ((rest >= 0) & (rest <= 1)).all():

@@ -34,7 +34,7 @@ class TopK(Share):
             got: Classes, best first, int64 [classes].
             want: Class index.
         """
-        return int(want in got[: self.k])
+        return int(int(want) in got[: self.k])
 
 
 def edit_distance(a: str, b: str) -> int:
