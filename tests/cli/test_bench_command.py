@@ -1,0 +1,95 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgeproof.cli import main
+
+
+def network(path: Path, layers: int = 1, shape: tuple[int | str, ...] = (1, 16)) -> Path:
+    """``layers`` times MatMul and Relu on vectors of 16 numbers."""
+    nodes, last = [], "x"
+    for i in range(layers):
+        nodes += [helper.make_node("MatMul", [last, "w"], [f"m{i}"]), helper.make_node("Relu", [f"m{i}"], [f"r{i}"])]
+        last = f"r{i}"
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(last, TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.eye(16, dtype=np.float32), "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+def test_bench_prints_one_json_document_and_keeps_every_sample(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = [str(network(tmp_path / "a.onnx")), str(network(tmp_path / "b.onnx", 3))]
+    quick = ["--runs", "1", "--inferences", "5", "--set", "threads=1", "--out", str(tmp_path / "out"), "--json"]
+    assert main(["bench", *models, *quick]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [m["name"] for m in result["models"]] == ["a", "b"]
+    assert result["models"][1]["target"] == "onnxruntime:cpu threads=1"
+    assert result["models"][0]["measured"]["size"]["value"] == Path(models[0]).stat().st_size
+    assert set(result["models"][0]["measured"]) >= {"latency_p50", "latency_p99", "throughput", "cold_start"}
+    assert "one run cannot show" in result["control"]["problems"][0]
+    kept = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert [(r["leg"], len(r["latency_ns"])) for r in kept["runs"]] == [("a", 5), ("control", 5), ("b", 5)]
+
+
+def test_bench_prints_a_table_with_a_column_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(network(tmp_path / "net.onnx", shape=("n", 16)))
+    quick = ["--shape", "x=2,16", "--runs", "1", "--inferences", "2", "--out", str(tmp_path / "out")]
+    assert main(["bench", model, *quick]) == 0
+    text = capsys.readouterr().out
+    for word in (
+        "latency_p50, ms",
+        "latency_p99, ms",
+        "throughput, 1/s",
+        "peak_memory, MB",
+        "A/A control",
+        "bench.json",
+    ):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none.onnx"], "none.onnx: no such file"),
+        (["net.onnx", "--target", "onnxruntme:cpu"], "did you mean 'onnxruntime'?"),
+        (["net.onnx", "--set", "thread=1"], "did you mean 'threads'?"),
+        (["net.onnx", "--set", "threads=two"], "'two' is no int"),
+        (["net.onnx", "--shape", "y=1,16"], "y: is not an input of the model"),
+        (["net.onnx", "--runs", "0"], "asked for 0 processes of 200 inferences"),
+        (["open.onnx"], "give its shape, e.g. --shape x=1,3,224,224"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    network(tmp_path / "net.onnx")
+    network(tmp_path / "open.onnx", shape=("n", "m"))
+    assert main(["bench", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_found_out_before_measuring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    model = str(network(tmp_path / "net.onnx"))
+    assert main(["bench", model, "--out", str(tmp_path / "file" / "out")]) == 2
+    captured = capsys.readouterr()
+    assert "files.wrong_kind" in captured.err
+    assert "measuring" not in captured.err
