@@ -60,7 +60,7 @@ CONTRACTIONS: dict[str, tuple[str, list[tuple[int, ...]], dict[str, object]]] = 
     "einsum-attention": ("Einsum", [(2, 4, 5, 6), (2, 4, 7, 6)], {"equation": "bhqd,bhkd->bhqk"}),
     "einsum-implicit": ("Einsum", [(5, 7), (7, 3)], {"equation": "ij, jk"}),
     "einsum-ellipsis": ("Einsum", [(2, 5, 7), (7, 3)], {"equation": "...ij,jk->...ik"}),
-    "einsum-broadcast": ("Einsum", [(2, 1, 5), (3, 5)], {"equation": "...i,...i->..."}),
+    "einsum-broadcast": ("Einsum", [(2, 1, 5), (1, 3, 5)], {"equation": "...i,...i->..."}),
     "einsum-outer": ("Einsum", [(4,), (6,)], {"equation": "i,j->ij"}),
     "einsum-element-wise": ("Einsum", [(4, 6), (4, 6)], {"equation": "ij,ij->ij"}),
     "einsum-diagonal": ("Einsum", [(4, 4), (4, 3)], {"equation": "ii,ij->j"}),
