@@ -14,18 +14,23 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
 from . import __version__, registry
-from .bench import control_check, environment, measurements
+from .bench import absent, measurements
+from .bounds import ratio_bounds
 from .dataset import DataSpec, Feeds, split
+from .environment import Control, control_check, environment
 from .errors import EdgeproofError, InputError, State, did_you_mean
-from .evaluate import open_dataset, quality_metric
+from .evaluate import complete, open_dataset
 from .files import replacing
 from .gate import decide
+from .graph.inspection import inspect_model
+from .job import CONTROL
 from .layers import layer_report
 from .measurement import LegRun, Measurement
 from .model import load_model
@@ -75,6 +80,7 @@ class Row:
         search: Search result: ``speedup``, ``drop``, ``p50_ms``.
         measured: Confirmed measurements by metric name; empty when not confirmed.
         verdict: The gate's verdict; None when not confirmed.
+        speedup: Confirmed speed-up over the original at p50, with its 95 % interval (value, low, high).
     """
 
     candidate: Candidate | None
@@ -84,6 +90,7 @@ class Row:
     search: Mapping[str, float] = field(default_factory=dict)
     measured: Mapping[str, Measurement] = field(default_factory=dict)
     verdict: Verdict | None = None
+    speedup: tuple[float, ...] = ()
 
 
 def optimize(
@@ -117,7 +124,7 @@ def optimize(
     progress("reading the model and the samples", 0.0)
     original = load_model(path)
     dataset = open_dataset(spec, original)
-    metric = quality_metric(spec, dataset)
+    spec = complete(spec, original, dataset)
     machine = environment()
     request = {
         "edgeproof": __version__,
@@ -125,7 +132,7 @@ def optimize(
         "model_name": path.name,
         "dataset": dataset.digest,
         "evaluator": spec.evaluator_digest,
-        "metric": metric,
+        "metric": spec.metric,
         "policy": policy.to_json(),
         "target": {"name": target.name, "settings": dict(target.settings)},
         "seed": seed,
@@ -134,6 +141,8 @@ def optimize(
     workspace = Workspace.create(out, request)
     with workspace.locked():
         workspace.once("environment.json", machine.to_json)
+        workspace.once("data.json", spec.to_json)
+        workspace.once("inspection.json", lambda: inspect_model(original, path).to_json())
         setup = Setup(
             workspace=workspace,
             path=path,
@@ -141,7 +150,7 @@ def optimize(
             dataset=dataset,
             spec=spec,
             parts=split(len(dataset), seed),
-            metric=metric,
+            metric=spec.metric,
             policy=policy,
             target=target,
             machine=machine.digest,
@@ -208,37 +217,44 @@ def _confirm(setup: Setup, rows: list[Row], progress: Progress) -> list[Row]:
         for c in (original, *finalists)
     }
     runs = confirm_runs(setup, finalists, _within(progress, "confirming", start + 0.03, 0.34))
-    control = control_check(runs, "original", "control")
+    control = control_check(runs, "original", CONTROL)
     setup.workspace.write("control.json", control.to_json())
-    measured = {c.name: _measured(setup, c, c.name, runs, scores[c.name]) for c in (original, *finalists)}
-    out = [_original_row(setup, original, runs, scores["original"], measured["original"])]
-    names = {c.name for c in finalists}
+    base = _measured(setup, original, "original", runs, scores["original"])
+    # The original stands for itself through its A/A control: the same model, loaded a second time.
+    again = _measured(setup, original, CONTROL, runs, scores["original"])
+    out = [_confirmed(setup, original, base, again, runs, control)]
+    out[0] = replace(out[0], measured=base, speedup=())
     for row in rows:
-        if row.candidate is None or row.recipe.name not in names:
-            out.append(_screened(setup, row, names))
+        if row.candidate is None or row.candidate not in finalists:
+            out.append(_screened(setup, row, [c.name for c in finalists]))
             continue
-        verdict = decide(
-            setup.policy,
-            measured["original"],
-            measured[row.recipe.name],
-            quality_metric=setup.metric,
-            control=control,
-        )
-        out.append(
-            Row(row.candidate, row.recipe, verdict.state, verdict.why, row.search, measured[row.recipe.name], verdict)
-        )
+        got = _measured(setup, row.candidate, row.recipe.name, runs, scores[row.recipe.name])
+        out.append(replace(_confirmed(setup, row.candidate, base, got, runs, control), search=row.search))
     return out
 
 
-def _original_row(
-    setup: Setup, original: Candidate, runs: list[LegRun], score: Measurement, base: Mapping[str, Measurement]
+def _confirmed(
+    setup: Setup,
+    candidate: Candidate,
+    base: Mapping[str, Measurement],
+    got: Mapping[str, Measurement],
+    runs: list[LegRun],
+    control: Control,
 ) -> Row:
-    """The original against itself: its A/A control stands as the candidate."""
-    control = _measured(setup, original, "control", runs, score)
-    verdict = decide(
-        setup.policy, base, control, quality_metric=setup.metric, control=control_check(runs, "original", "control")
+    """What the gate says of a finalist."""
+    verdict = decide(setup.policy, base, got, quality_metric=setup.metric, control=control, absent=absent(runs))
+    times = [m["latency_p50"].samples for m in (got, base)]
+    low, high = ratio_bounds(times[1], times[0], 0.025, 0.025)
+    ratio = geometric_mean([c / b for c, b in zip(*times, strict=True)])
+    return Row(
+        candidate=candidate,
+        recipe=candidate.recipe,
+        state=verdict.state,
+        why=verdict.why,
+        measured=got,
+        verdict=verdict,
+        speedup=(1 / ratio, 1 / high, 1 / low),
     )
-    return Row(original, original.recipe, verdict.state, verdict.why, {"speedup": 1.0, "drop": 0.0}, base, verdict)
 
 
 def _finalists(policy: Policy, rows: list[Row]) -> list[Row]:
@@ -256,17 +272,17 @@ def _finalists(policy: Policy, rows: list[Row]) -> list[Row]:
     return chosen
 
 
-def _screened(setup: Setup, row: Row, finalists: set[str]) -> Row:
+def _screened(setup: Setup, row: Row, finalists: list[str]) -> Row:
     """Say why a candidate was not confirmed."""
     if row.why:
         return row
     rule = _drop_rule(setup.policy)
     if rule and row.search["drop"] > float(rule.limit):
-        why = f"quality drop {row.search['drop']:.4f} on the search samples, limit {rule.limit}"
+        why = f"quality drop {row.search['drop']:.4f} in the search, limit {rule.limit}"
     elif row.search["speedup"] < FASTER:
         why = f"not faster than the original ({row.search['speedup']:.2f}×)"
     elif finalists:
-        why = f"slower or riskier than {' and '.join(sorted(finalists))} in the search"
+        why = f"behind {' and '.join(finalists)} in the search"
     else:
         why = "not confirmed"
     return Row(row.candidate, row.recipe, "screened", why, row.search)
@@ -340,6 +356,7 @@ def _row_json(setup: Setup, row: Row, clean: Candidate | None) -> dict[str, Any]
         "state": row.state,
         "why": row.why,
         "search": dict(row.search),
+        "speedup": list(row.speedup) or None,
         "measured": {name: m.to_json() for name, m in row.measured.items()},
         "verdict": row.verdict.to_json() if row.verdict else None,
     }
@@ -350,7 +367,7 @@ def _row_json(setup: Setup, row: Row, clean: Candidate | None) -> dict[str, Any]
         if row.measured:
             value["fidelity"] = fidelity(setup, row.candidate)
             value["layers"] = setup.workspace.once(
-                f"candidates/{row.recipe.name}/layers.json", lambda: layer_report(setup, row.candidate, clean)
+                f"candidates/{row.recipe.name}/layers.json", partial(layer_report, setup, row.candidate, clean)
             )
     change = setup.workspace.read(f"candidates/{row.recipe.name}/change.json")
     if change is not None:

@@ -5,23 +5,25 @@ What is there already is read back instead of being made again, so an interrupte
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from . import registry
-from .bench import Leg, bench
+from .bench import bench
+from .bounds import interval
 from .change import Change
 from .dataset import DataSpec, Feeds, Split
+from .digest import digest_json
 from .errors import EdgeproofError, InputError
-from .evaluate import evaluate
-from .gate import interval
-from .graph.inspection import summary
+from .evaluate import evaluate, metric_of
+from .job import CONTROL, Leg
 from .measurement import LegRun, Measurement
-from .model import Model, load_model, save_model, size_bytes
+from .model import Model, graphs, load_model, save_model, size_bytes, weight_bytes
 from .policy import Policy
-from .protocols import Backend, Context, Dataset, Metric, Progress, Session
+from .protocols import Backend, Context, Dataset, Progress, Session
 from .recipe import Recipe
 from .target import Target
 from .workspace import Workspace
@@ -157,6 +159,12 @@ def build(setup: Setup, recipe: Recipe, progress: Progress) -> Candidate:
     return Candidate(recipe, path, model.digest, target)
 
 
+def summary(model: Model) -> dict[str, Any]:
+    """Nodes, operators and weights of a model, for before and after."""
+    ops = Counter(node.op_type for g in graphs(model.graph) for node in g)
+    return {"nodes": ops.total(), "ops": dict(ops.most_common()), "weight_bytes": weight_bytes(model.graph)}
+
+
 def apply_recipe(model: Model, recipe: Recipe, context: Context) -> tuple[Model, list[Change]]:
     """Run a recipe's passes in order.
 
@@ -197,7 +205,7 @@ def quality(setup: Setup, candidate: Candidate, part: Part, progress: Progress) 
         session = compile_for(candidate.target, model)
         reference = None
         try:
-            if metric_of(setup).needs == "reference":
+            if metric_of(setup.metric, setup.spec).needs == "reference":
                 reference = compile_for(setup.target, setup.original)
             scores = evaluate(
                 session,
@@ -268,7 +276,7 @@ def search_runs(setup: Setup, candidate: Candidate, progress: Progress) -> list[
 def confirm_runs(setup: Setup, candidates: tuple[Candidate, ...], progress: Progress) -> list[LegRun]:
     """The full bench: the original, its A/A control and the finalists, interleaved in fresh processes."""
     original = original_candidate(setup)
-    legs = (original.leg, Leg("control", original.path, original.target), *(c.leg for c in candidates))
+    legs = (original.leg, Leg(CONTROL, original.path, original.target), *(c.leg for c in candidates))
     done: list[LegRun] = []
     for round_index in range(setup.policy.runs):
         kept = setup.workspace.read(f"confirm/round-{round_index:03d}.json")
@@ -299,12 +307,6 @@ def bench_feeds(setup: Setup) -> list[Feeds]:
     return [setup.dataset[i].feeds for i in setup.parts.search[:FEEDS]]
 
 
-def metric_of(setup: Setup) -> Metric:
-    """The quality metric."""
-    metric: Metric = registry.load("metrics", setup.metric)()
-    return metric
-
-
 def size_measurement(setup: Setup, candidate: Candidate) -> Measurement:
     """Size on disk; exact."""
     size = size_bytes(candidate.path)
@@ -317,9 +319,7 @@ def failure(error: EdgeproofError) -> str:
 
 
 def _measured(setup: Setup, candidate: Candidate, name: str, scores: list[Any], part: Part) -> Measurement:
-    from .digest import digest_json
-
-    metric: Metric = registry.load("metrics", name)()
+    metric = metric_of(name, setup.spec)
     low, high = interval(metric, scores)
     return Measurement(
         metric=name,
@@ -342,8 +342,6 @@ def _indices(setup: Setup, part: Part) -> tuple[int, ...]:
 
 
 def _record(setup: Setup, candidate: Candidate, kind: str, value: Any) -> None:
-    from .digest import digest_json
-
     entry: Mapping[str, Any] = {
         "kind": kind,
         "candidate": candidate.name,

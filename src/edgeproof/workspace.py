@@ -187,7 +187,7 @@ def _same_request(root: Path, kept: Mapping[str, Any], asked: Mapping[str, Any])
             raise InputError(
                 "workspace.other_request",
                 str(root),
-                f"holds a run with another {key.replace('_', ' ')} ({_short(kept.get(key))}; now {_short(asked.get(key))})",
+                f"holds a run with another {key}: {_short(kept.get(key))}; now {_short(asked.get(key))}",
                 "give --out another folder, or delete this one to start again",
             )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,9 @@ def run(args: argparse.Namespace, show: Show) -> int:
     from ..optimize import find_target, optimize
     from ..policy import default_policy, load_policy
 
-    spec = load_spec(args.data, **({"evaluator": args.evaluator} if args.evaluator else {}))
+    spec = load_spec(args.data)
+    if args.evaluator:
+        spec = replace(spec, evaluator=args.evaluator)
     policy = load_policy(args.policy, metric_units()) if args.policy else default_policy()
     target = find_target(args.target, runtime_settings(args.target, args.set))
     with show.progress() as progress:
@@ -61,9 +63,9 @@ def finish(result: Mapping[str, Any], out: Path, show: Show) -> int:
     from ..report import write_report
 
     show.table(
-        ["candidate", "size", "p50 ms [95 %]", "p95 ms [95 %]", result["metric"], "speed-up", "verdict", "why"],
+        ["candidate", "MB", "p50 ms [95 %]", f"{result['metric']} [95 %]", "speed-up [95 %]", "verdict", "why"],
         [_row(c, result["metric"]) for c in result["candidates"]],
-        right=" rrrrr  ",
+        right=" rrrr  ",
     )
     best = next((c for c in result["candidates"] if c["name"] == result["best"]), None)
     show.text(_headline(result, best))
@@ -117,20 +119,26 @@ def typed(text: str, like: Any, subject: str) -> Setting:
 def _row(candidate: Mapping[str, Any], metric: str) -> list[str]:
     measured, search = candidate["measured"], candidate["search"]
     if measured:
-        p50, p95, score = measured["latency_p50"], measured["latency_p95"], measured[metric]
-        cells = [_interval(p50, 2), _interval(p95, 2), _interval(score, 4)]
+        cells = [_interval(measured["latency_p50"], 2), _interval(measured[metric], 4)]
     else:
         p50_ms, got = search.get("p50_ms"), search.get("quality")
-        cells = [f"≈ {p50_ms:.2f}" if p50_ms else "", "", f"≈ {got:.4f}" if got is not None else ""]
+        cells = [f"≈ {p50_ms:.2f}" if p50_ms else "", f"≈ {got:.4f}" if got is not None else ""]
     size = candidate.get("size_bytes")
     return [
         candidate["name"],
-        f"{size / 1e6:.2f} MB" if size else "",
+        f"{size / 1e6:.2f}" if size else "",
         *cells,
-        f"{search['speedup']:.2f}×" if search.get("speedup") else "",
+        _speedup(candidate),
         candidate["state"],
         candidate["why"],
     ]
+
+
+def _speedup(candidate: Mapping[str, Any]) -> str:
+    if candidate["speedup"]:
+        value, low, high = candidate["speedup"]
+        return f"{value:.2f}× [{low:.2f}, {high:.2f}]"
+    return f"≈ {candidate['search']['speedup']:.2f}×" if candidate["search"] else ""
 
 
 def _interval(measurement: Mapping[str, Any], digits: int) -> str:
@@ -149,4 +157,5 @@ def _headline(result: Mapping[str, Any], best: Mapping[str, Any] | None) -> str:
     original = result["candidates"][0]
     smaller = 1 - best["size_bytes"] / original["size_bytes"]
     change = f"{abs(smaller):.0%} {'smaller' if smaller >= 0 else 'larger'}"
-    return f"ACCEPT: {best['name']} is {best['search']['speedup']:.2f}× as fast as the original and {change}"
+    value, low, high = best["speedup"]
+    return f"ACCEPT: {best['name']} is {value:.2f}× as fast as the original [{low:.2f}, {high:.2f}] and {change}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -50,7 +51,9 @@ class Show:
         table = Table(title=title or None, box=box.SIMPLE, title_justify="left", pad_edge=False)
         for i, column in enumerate(columns):
             is_right = right[i : i + 1] == "r"
-            table.add_column(column, justify="right" if is_right else "left", no_wrap=is_right, overflow="fold")
+            # Only the last column gives way on a narrow terminal, so that numbers and names stay whole.
+            last = i == len(columns) - 1
+            table.add_column(column, justify="right" if is_right else "left", no_wrap=not last, overflow="fold")
         for row in rows:
             table.add_row(*(_escape(cell) for cell in row))
         console = Console(width=None if sys.stdout.isatty() else 160)
@@ -70,15 +73,7 @@ class Show:
     def progress(self) -> Iterator[Progress]:
         """A bar with what is happening and the time left; plain lines when stderr is no terminal."""
         if not sys.stderr.isatty():
-            last = ""
-
-            def lines(what: str, share: float) -> None:
-                nonlocal last
-                if what != last:
-                    last = what
-                    print(f"[{share:4.0%}] {what}", file=sys.stderr, flush=True)
-
-            yield lines
+            yield _lines()
             return
         from rich.console import Console
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -95,6 +90,20 @@ class Show:
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("starting", total=1.0)
             yield lambda what, share: bar.update(task, description=_escape(what), completed=share)
+
+
+def _lines() -> Progress:
+    """Progress for a log: a line when a new stage begins (the text before a colon) or ten seconds have passed."""
+    stage, last = "", 0.0
+
+    def tell(what: str, share: float) -> None:
+        nonlocal stage, last
+        head, now = what.partition(":")[0], time.monotonic()
+        if (head != stage and now - last >= 1) or now - last >= 10:
+            stage, last = head, now
+            print(f"[{share:4.0%}] {what}", file=sys.stderr, flush=True)
+
+    return tell
 
 
 def _escape(text: str) -> str:

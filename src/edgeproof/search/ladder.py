@@ -15,7 +15,7 @@ from ..protocols import Strategy
 from ..recipe import Recipe, Step
 from ..target import Target
 
-FLOAT_STEPS: tuple[str, ...] = ("simplify", "fold_affine", "fuse_activation")
+FLOAT_STEPS: tuple[str, ...] = ("simplify", "fuse_activation", "fold_affine")
 """What makes the clean float graph, in order."""
 
 RANGE_METHODS: tuple[str, ...] = ("percentile", "minmax", "entropy", "mse")
