@@ -1,0 +1,172 @@
+"""CPU time and peak memory of a whole static INT8 quantisation, ours beside onnxruntime.quantization.
+
+    python benchmarks/calibration.py MODEL --shape x=1,3,48,192 [--data FOLDER] [--samples 32 128 512] [--only NAME …]
+
+Every cell is a fresh process with one thread: it imports, quantises the model with the first n samples and writes the
+result. Peak memory is that process's VmHWM; CPU time is user + system from before the first sample is read. ``floor``
+only runs the float model over the samples. A peer that passes the memory limit is stopped and shown as such.
+
+``--data`` takes a folder of .npz files, one sample each, named after the inputs; without it samples are random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+
+OURS = ("minmax", "percentile", "entropy", "mse")
+PEERS = ("MinMax", "Percentile", "Entropy")
+NAMES = ("floor", *(f"edgeproof {m}" for m in OURS), *(f"onnxruntime {m}" for m in PEERS))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--shape", action="append", default=[], metavar="INPUT=D,D,…")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--samples", type=int, nargs="+", default=[32, 128, 512])
+    parser.add_argument("--only", nargs="+", default=list(NAMES), choices=NAMES, metavar="NAME")
+    parser.add_argument("--limit-gb", type=float, default=12.0)
+    parser.add_argument("--json", type=Path, help="write the cells here")
+    parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    shapes = {name: tuple(map(int, dims.split(","))) for name, dims in (s.split("=") for s in args.shape)}
+    if args.cell:
+        print(json.dumps(cell(args.model, args.cell[0], int(args.cell[1]), shapes, args.data)))
+        return
+    cells = []
+    for n in args.samples:
+        for name in args.only:
+            found = {"name": name, "samples": n, **child(name, n, args.limit_gb)}
+            cells.append(found)
+            print(row(found, cells), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(cells, indent=1))
+
+
+def row(found: dict[str, object], cells: list[dict[str, object]]) -> str:
+    head = f"{found['samples']:>4} samples  {found['name']:<22}"
+    if "cpu_s" not in found:
+        return f"{head} {found['stopped']}"
+    floor = [c for c in cells if c["name"] == "floor" and c["samples"] == found["samples"] and "cpu_s" in c]
+    ratio = f"  {found['cpu_s'] / floor[0]['cpu_s']:6.2f} x floor" if floor else ""
+    return f"{head} {found['cpu_s']:8.2f} CPU s  {found['peak_mb']:8.0f} MB{ratio}"
+
+
+def child(name: str, n: int, limit_gb: float) -> dict[str, object]:
+    """Run one cell in a process of its own, with a bound on its address space."""
+    limit = int(limit_gb * 2**30)
+    done = subprocess.run(
+        [sys.executable, *sys.argv, "--cell", name, str(n)],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+        env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+        check=False,
+    )
+    if done.returncode:
+        memory = "MemoryError" in done.stderr or "bad_alloc" in done.stderr or done.returncode < 0
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        return {"stopped": f"stopped above {limit_gb:g} GB" if memory else last[0][:120]}
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def cell(model: Path, name: str, n: int, shapes: dict[str, tuple[int, ...]], data: Path | None) -> dict[str, float]:
+    run: Callable[[Path, str, Callable[[], Iterator[dict[str, np.ndarray]]], int], None]
+    tool, _, method = name.partition(" ")
+    run = {"floor": floor, "edgeproof": ours, "onnxruntime": peer}[tool]
+    for module in ("onnx", "onnxruntime", "onnxruntime.quantization", "edgeproof.passes.int8"):
+        import_module(module)  # the time of imports is not what is compared
+    before = time.process_time()
+    run(model, method, lambda: feeds(shapes, n, data), n)
+    spent = time.process_time() - before
+    status = Path("/proc/self/status").read_text()
+    peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return {"cpu_s": spent, "peak_mb": int(peak.split()[1]) / 1024}
+
+
+def feeds(shapes: dict[str, tuple[int, ...]], n: int, data: Path | None) -> Iterator[dict[str, np.ndarray]]:
+    if data:
+        for path in sorted(data.glob("*.npz"))[:n]:
+            with np.load(path) as arrays:
+                yield dict(arrays)
+        return
+    rng = np.random.default_rng(0)
+    for _ in range(n):
+        yield {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+
+
+def floor(model: Path, _method: str, samples: Callable[[], Iterator[dict[str, np.ndarray]]], _n: int) -> None:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    for sample in samples():
+        session.run(None, sample)
+
+
+def ours(model: Path, method: str, samples: Callable[[], Iterator[dict[str, np.ndarray]]], n: int) -> None:
+    from edgeproof.backends.onnxruntime import OnnxRuntime
+    from edgeproof.model import load_model, save_model
+    from edgeproof.passes.int8 import Int8
+    from edgeproof.protocols import Context
+
+    target = next(t for t in OnnxRuntime().targets() if t.name == "onnxruntime:cpu").with_settings({"threads": 1})
+    context = Context(lambda m: OnnxRuntime().compile(m, target), samples, n, replace(target))
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(Int8(method=method)(load_model(model), context).model, Path(folder) / "int8.onnx")
+
+
+def peer(model: Path, method: str, samples: Callable[[], Iterator[dict[str, np.ndarray]]], _n: int) -> None:
+    import onnxruntime as ort
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        CalibrationMethod,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self.left = samples()
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self.left, None)
+
+    # It makes its sessions itself, with a thread per core: ask for one, as for the others.
+    make = ort.SessionOptions
+
+    def one_thread() -> ort.SessionOptions:
+        options = make()
+        options.intra_op_num_threads = 1
+        return options
+
+    ort.SessionOptions = one_thread
+    with tempfile.TemporaryDirectory() as folder:
+        quantize_static(
+            str(model),
+            str(Path(folder) / "int8.onnx"),
+            Reader(),
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=getattr(CalibrationMethod, method),
+        )
+
+
+if __name__ == "__main__":
+    main()
