@@ -491,3 +491,13 @@ def test_one_message_is_refused_when_the_weights_do_not_fit() -> None:
         "m: weights of 4,160 bytes do not fit one protobuf message\n"
         "  hint: save it with external data first  [model.too_large]"
     )
+
+
+def test_embedding_external_weights_leaves_arrays_that_were_read_before_alive(tmp_path: Path) -> None:
+    weight_file(tmp_path / "w.bin")
+    model = load_model(external(tmp_path, "w.bin"))
+    array = model.graph.graph.initializers["w"].const_value.numpy()
+    proto = onnx.ModelProto.FromString(model.to_bytes())
+    np.testing.assert_array_equal(numpy_helper.to_array(proto.graph.initializer[0]), array)
+    assert array[1, 1] == 17.0
+    assert model.graph.graph.initializers["w"].const_value.numpy()[1, 1] == 17.0

@@ -383,12 +383,20 @@ def spec(value: ir.Value) -> TensorSpec:
 
 
 def _embedded(graph: ir.Model) -> ir.Model:
-    """The same model with external tensors as in-memory ones."""
+    """The same model with external tensors in memory; the originals stay mapped and usable."""
     import onnx_ir as ir
 
     if not any(True for _ in external_tensors(graph)):
         return graph
-    return ir.external_data.load_to_model(graph.clone())
+
+    def embed(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        if not isinstance(tensor, ir.ExternalTensor):
+            return tensor
+        return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
+
+    clone = graph.clone()
+    replace_tensors(clone, embed)
+    return clone
 
 
 def _one_line(error: BaseException) -> str:

@@ -221,7 +221,8 @@ def test_a_domain_that_the_model_defines_is_fine() -> None:
 
 
 def test_a_missing_opset_import_is_a_defect() -> None:
-    proto = proto_of([helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft")])
+    node = helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft")
+    proto = proto_of([node], outputs=[info("y", [1, 3, 8, 8])])
     finding = next(f for f in found(proto, "operators") if f.kind == "defect")
     assert finding.subject == "com.microsoft"
     assert finding.problem == "operators of this domain are used, but the model imports no opset of it"
