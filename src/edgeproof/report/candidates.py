@@ -16,7 +16,7 @@ def section(run: Run) -> Html:
     if not run.rows:
         return sentence("The result lists no candidate.")
     columns = [
-        Column("no."),
+        Column("no.", "index"),
         Column("candidate"),
         Column("state"),
         Column("size", "number"),

@@ -64,7 +64,7 @@ def _heaviest(name: str, report: Mapping[str, Any], most: float) -> Html:
         f"the {len(shown)} heaviest take {percent(share)}."
     )
     rest = times[HEAVIEST:]
-    more = details(f"the other {count(len(rest), 'node')}", h("ol", {"class": "bars"}, *(_bar(t, most) for t in rest)))
+    more = details(count(len(rest), "more node"), h("ol", {"class": "bars"}, *(_bar(t, most) for t in rest)))
     return h(
         "div",
         {},
@@ -89,7 +89,7 @@ def _bar(layer: Mapping[str, Any], most: float) -> Html:
         "li",
         {"title": f"{layer.get('name')} on {device}" if device else str(layer.get("name"))},
         h("span", {"class": "bar-name"}, str(layer.get("name"))),
-        h("span", {"class": "bar-value"}, show(layer["time_ms"], "ms")),
+        h("span", {"class": "bar-value"}, show(layer["time_ms"], "ms", like=_typical(most))),
         h("svg", {"class": "bar-track", "height": 8, "aria-hidden": "true"}, rect),
         h("span", {"class": "bar-note"}, f"{layer.get('op')} · {precision or 'precision not known'}"),
     )
@@ -117,6 +117,7 @@ def _by_operator(reports: Mapping[str, Mapping[str, Any]]) -> Html:
             sums[name][str(t.get("op"))] += t["time_ms"]
             counts[name][str(t.get("op"))] += 1
     ops = sorted({op for s in sums.values() for op in s}, key=lambda op: -max(s.get(op, 0.0) for s in sums.values()))
+    most = max((v for s in sums.values() for v in s.values()), default=0.0)
     columns = [Column("operator"), *(Column(name, "number") for name in reports)]
     body: list[Sequence[Node]] = []
     for op in ops:
@@ -127,9 +128,19 @@ def _by_operator(reports: Mapping[str, Mapping[str, Any]]) -> Html:
                 cells.append("–")
                 continue
             share = time / _total(report) if _total(report) else 0.0
-            cells.append(join(show(time, "ms"), _detail(f"{percent(share)}, {count(counts[name][op], 'node')}")))
+            cells.append(
+                join(
+                    show(time, "ms", like=_typical(most)),
+                    _detail(f"{percent(share)}, {count(counts[name][op], 'node')}"),
+                )
+            )
         body.append(cells)
     return table(columns, body, "Time by operator")
+
+
+def _typical(most: float) -> float:
+    """What chooses the unit of a list of times: below a millisecond, most of them are better read in microseconds."""
+    return most / 20
 
 
 def _detail(words_: str) -> Html:
@@ -162,7 +173,7 @@ def _errors(report: Mapping[str, Any]) -> Html:
         for n, (_, e, value) in enumerate(worst, 1)
     ]
     columns = [
-        Column("no."),
+        Column("no.", "index"),
         Column("tensor"),
         Column("made by"),
         Column("SQNR", "number"),

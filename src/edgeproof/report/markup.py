@@ -68,11 +68,11 @@ class Column:
 
     Attributes:
         title: Heading.
-        kind: ``number`` aligns to the right and keeps a value on one line.
+        kind: ``number`` aligns to the right and keeps a value on one line; ``index`` is as narrow as it can be.
     """
 
     title: str
-    kind: Literal["text", "number"] = "text"
+    kind: Literal["text", "number", "index"] = "text"
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Node]], label: str, *, cards: bool = False) -> Html:

@@ -11,6 +11,8 @@ from .units import count, number, plain, show
 from .verdict import chip
 
 HEAVIEST = 12
+MOST_FINDINGS = 10
+MOST_WORDS = 120
 
 _TOTALS = (
     ("parameters", "parameters", ""),
@@ -75,7 +77,8 @@ def shape(value: object) -> str:
 def _amount(value: Any, unit: str) -> Node:
     exact = number(value)
     if exact is None or unit == "name":
-        return str(value)
+        words = str(value)
+        return words if len(words) <= MOST_WORDS else details("an expression in the open dimensions", code(words))
     if unit == "bytes":
         return show(exact, "bytes")
     short = next((f"{plain(exact / size)} {name}" for size, name in ((1e9, "G"), (1e6, "M")) if exact >= size), "")
@@ -99,7 +102,9 @@ def _findings(findings: Sequence[Mapping[str, Any]]) -> Html:
                 h("div", {"class": "note"}, str(hint)) if hint else None,
             )
         )
-    return h("ul", {"class": "findings"}, *items)
+    shown, rest = items[:MOST_FINDINGS], items[MOST_FINDINGS:]
+    more = details(f"{len(rest)} more", h("ul", {"class": "findings"}, *rest)) if rest else None
+    return join(h("ul", {"class": "findings"}, *shown), more)
 
 
 def _checks(checks: Sequence[Mapping[str, Any]]) -> Html | None:

@@ -14,7 +14,7 @@ for (const button of document.querySelectorAll("button[data-source]")) {
 }
 let folded = [];
 addEventListener("beforeprint", () => {
-  folded = [...document.querySelectorAll("details:not([open])")].filter((d) => d.querySelectorAll("li").length < 60);
+  folded = [...document.querySelectorAll("details:not([open])")].filter((d) => !d.querySelector(".bars"));
   for (const d of folded) d.open = true;
 });
 addEventListener("afterprint", () => {

@@ -136,7 +136,7 @@ def section(run: Run) -> Html:
         "Filled: confirmed in fresh processes on fresh samples, with 95 % intervals. ",
         "Hollow: screened in the search, on other samples and shorter runs. ",
         f"Better is {better} and further left; the stepped line joins those that no other beats in both. ",
-        "A number is the candidate's line in the table above. ",
+        "Where a name has no room, a number gives its line in the table above. ",
         f"Off the chart: {'; '.join(outside)}." if outside else None,
     ]
     return h("figure", {}, both(lambda w: _draw(run, found, lines, w)), h("figcaption", {}, *legend))

@@ -9,10 +9,13 @@ from typing import Any
 
 from ..digest import digest_json
 from ..measurement import LegRun
-from .markup import Column, Html, Node, h, join, sentence, table, tree
+from .markup import Column, Html, Node, details, h, join, sentence, table, tree
 from .run import Run, as_list, as_map
-from .units import number, short
+from .units import count, number, short
 from .verdict import chip
+
+MOST_LINES = 12
+"""Ledger lines shown unfolded."""
 
 
 def environment(run: Run) -> Html:
@@ -94,7 +97,7 @@ def ledger(run: Run) -> Html:
     """Every measuring run, in order: nothing was tried again in silence."""
     if not run.ledger:
         return sentence("There is no ledger to show (ledger.jsonl is missing, empty or does not hold together).")
-    columns = [Column("no."), Column("kind"), Column("candidate"), Column("model"), Column("result")]
+    columns = [Column("no.", "index"), Column("kind"), Column("candidate"), Column("model"), Column("result")]
     rows = [
         [
             str(line.get("n", i)),
@@ -105,7 +108,8 @@ def ledger(run: Run) -> Html:
         ]
         for i, line in enumerate(run.ledger)
     ]
-    return table(columns, rows, "Ledger of measuring runs")
+    runs = table(columns, rows, "Ledger of measuring runs")
+    return runs if len(rows) <= MOST_LINES else details(count(len(rows), "measuring run"), runs)
 
 
 def latency_csv(rounds: Sequence[LegRun]) -> str:

@@ -91,9 +91,19 @@ def text(value: float, unit: str) -> str:
     return f"{value * factor:,.{places}f}" + (f"\xa0{name}" if name else "")
 
 
-def show(value: float, unit: str, low: float | None = None, high: float | None = None) -> Html:
-    """A value with its unit and, where there is one, its 95 % interval; the exact numbers stay in the markup."""
-    factor, name = scaled(value, unit)
+def show(
+    value: float, unit: str, low: float | None = None, high: float | None = None, *, like: float | None = None
+) -> Html:
+    """A value with its unit and, where there is one, its 95 % interval; the exact numbers stay in the markup.
+
+    Args:
+        value: The value.
+        unit: Its unit.
+        low: Lower end of the interval.
+        high: Upper end.
+        like: A value whose size chooses the unit, so that a column keeps one unit.
+    """
+    factor, name = scaled(value if like is None else like, unit)
     ends = (None, None) if low is None or high is None else (low * factor, high * factor)
     places = _places(value * factor, name or unit, *ends)
     suffix = f"\xa0{name}" if name else ""

@@ -236,7 +236,7 @@ def _check(check: Mapping[str, Any]) -> list[Node]:
     return [
         rule.replace("<=", "≤").replace(">=", "≥").replace(" 1/s", "/s"),
         chip(str(check.get("state"))),
-        _bare(got, unit) if got is not None else "missing",
+        _bare(got, unit) if got is not None else "missing" if check.get("state") == "missing" else "–",
         join(side, _bare(bound, unit)) if bound is not None and bound != got else "exact" if got is not None else "–",
         f"{check.get('limit')}{_space(unit)}",
         join(reason, f"; about {more} more would decide" if more is not None and str(more) not in reason else None),
