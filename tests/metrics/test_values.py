@@ -153,9 +153,10 @@ def run(ms: list[float], **more: Any) -> LegRun:
 
 
 def test_percentiles_interpolate_between_order_statistics() -> None:
-    # Hyndman & Fan type 7 by hand for 1..5: position 1 + 4p
-    r = run([5, 3, 1, 2, 4])
-    expected = {"latency_p50": 3.0, "latency_p90": 4.6, "latency_p95": 4.8, "latency_p99": 4.96}
+    # Hyndman & Fan type 8 by hand for 1..20: position (20 + 1/3) p + 1/3, and at most the last
+    r = run([float(v) for v in range(20, 0, -1)])
+    third = 1 / 3
+    expected = {"latency_p50": 10.5, "latency_p90": 18.3 + third, "latency_p95": 19.65, "latency_p99": 20.0}
     assert {name: metric(name).score(r, None) for name in expected} == pytest.approx(expected)
 
 

@@ -33,7 +33,9 @@ class RunMetric(ABC):
 class LatencyPercentile(RunMetric):
     """A percentile of one run's inference times, in ms.
 
-    Source: linear interpolation between order statistics (Hyndman and Fan 1996, definition 7; NumPy's default).
+    Source: Hyndman and Fan 1996, The American Statistician 50:361–365, definition 8: median-unbiased whatever the
+    distribution. Definition 7, NumPy's default, lies low: a gate on it accepted a model exactly on its limit in up to
+    12 % of simulations instead of 5 % (measured, benchmarks/gate_simulations).
     """
 
     unit: ClassVar[str] = "ms"
@@ -45,4 +47,5 @@ class LatencyPercentile(RunMetric):
 
         if not run.latency_ns:
             return None
-        return float(np.percentile(np.asarray(run.latency_ns, np.float64), self.percent)) / 1e6
+        times = np.asarray(run.latency_ns, np.float64)
+        return float(np.percentile(times, self.percent, method="median_unbiased")) / 1e6
