@@ -1,6 +1,9 @@
+import math
+
 import numpy as np
 import onnx
 import onnx_ir as ir
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeproof.graph.cost import cost
@@ -210,3 +213,36 @@ def test_totals_as_json_are_numbers_or_expressions() -> None:
         "peak_layer": "MatMul_0",
         "reasons": [],
     }
+
+
+def pyramid() -> Model:
+    """Windows of many kinds, a pooling, an upsampling, a skip: what detectors are made of."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], strides=[2, 2], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["a", "w2"], ["b"], strides=[2, 1], auto_pad="SAME_UPPER"),
+        helper.make_node("MaxPool", ["b"], ["c"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Conv", ["c", "w3"], ["d"]),
+        helper.make_node("ConvTranspose", ["b", "w4"], ["e"], strides=[2, 2]),
+        helper.make_node("Resize", ["d", "", "scales"], ["f"], mode="nearest"),
+        helper.make_node("Conv", ["f", "w5"], ["y"], pads=[1, 1, 1, 1], dilations=[1, 1]),
+        helper.make_node("Conv", ["e", "w5"], ["z"], strides=[2, 2], pads=[1, 1, 1, 1]),
+    ]
+    weights = {
+        "w1": np.zeros((4, 3, 3, 3), np.float32),
+        "w2": np.zeros((4, 4, 3, 3), np.float32),
+        "w3": np.zeros((4, 4, 3, 3), np.float32),
+        "w4": np.zeros((4, 4, 2, 2), np.float32),
+        "w5": np.zeros((4, 4, 3, 3), np.float32),
+        "scales": np.array([1, 1, 2, 2], np.float32),
+    }
+    return build(nodes, [info("x", ["N", 3, "h", "w"])], [info("y", None), info("z", None)], weights)
+
+
+@pytest.mark.parametrize(("n", "h", "w"), [(1, 32, 32), (2, 33, 47), (3, 64, 31), (1, 100, 29)])
+def test_expressions_have_the_value_that_numbers_give(n: int, h: int, w: int) -> None:
+    m = pyramid()
+    numbers, symbols = cost(m, {"x": (n, 3, h, w)}), cost(m)
+    assert numbers.macs is not None
+    assert symbols.macs is not None
+    names = {"N": n, "h": h, "w": w, "ceil": math.ceil, "floor": math.floor}
+    assert eval(str(symbols.macs).replace("^", "**"), names) == numbers.macs.value

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 HEAVIEST = 10
 SHOWN = 5
+LONG_SYMBOL = 8
 TITLES = {"defect": "Defects", "caution": "Cautions", "gap": "Gaps"}
 
 
@@ -47,10 +48,11 @@ def run(args: argparse.Namespace, show: Show) -> int:
     if show.json:
         show.result(result.to_json())
         return 0
+    symbols = short_symbols(result)
     _header(result, show)
-    _totals(result, show)
+    _totals(result, symbols, show)
     _operators(result, show)
-    _layers(result, show, everything=args.layers)
+    _layers(result, symbols, show, everything=args.layers)
     _findings(result, show, everything=args.layers)
     return 0
 
@@ -84,6 +86,21 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[Dim, ...]]:
     return shapes
 
 
+def short_symbols(result: Inspection) -> dict[str, str]:
+    """Short stand-ins for open dimensions with long names, so that tables stay readable; longest names first."""
+    names = {d for shape in result.shapes.values() for d in shape or () if isinstance(d, str)}
+    long = [n for n in sorted(names) if len(n) > LONG_SYMBOL]
+    free = (f"d{i}" for i in range(len(names) + len(long)) if f"d{i}" not in names)
+    pairs = dict(zip(long, free, strict=False))
+    return dict(sorted(pairs.items(), key=lambda kv: -len(kv[0])))
+
+
+def _shorten(text: str, symbols: dict[str, str]) -> str:
+    for name, short in symbols.items():
+        text = text.replace(name, short)
+    return text
+
+
 def _header(result: Inspection, show: Show) -> None:
     weights = f"weights {size(result.weight_bytes)}"
     opsets = ", ".join(f"{d} {v}" for d, v in result.opsets.items()) or "none"
@@ -100,18 +117,19 @@ def _header(result: Inspection, show: Show) -> None:
         show.text(f"{label:<10}{value}")
 
 
-def _totals(result: Inspection, show: Show) -> None:
+def _totals(result: Inspection, symbols: dict[str, str], show: Show) -> None:
     cost = result.cost
     held = ", ".join(f"{n} {'×'.join(map(str, s))}" for n, s in result.shapes.items() if s is not None)
     show.text()
-    show.text(f"for {held or 'any input'}")
-    show.text(f"{'  parameters':<26}{_number(cost.parameters)}")
+    legend = ", ".join(f"{short} = {name}" for name, short in sorted(symbols.items(), key=lambda kv: kv[1]))
+    show.text(f"for {_shorten(held, symbols) or 'any input'}" + (f", where {legend}" if legend else ""))
+    show.text(f"{'  parameters':<26}{_shorten(_number(cost.parameters), symbols)}")
     macs = _number(cost.macs)
     if cost.macs is None:
         macs = f"unknown; at least {_number(cost.known_macs)} in the operators that are known"
-    show.text(f"{'  multiply-accumulates':<26}{macs}")
+    show.text(f"{'  multiply-accumulates':<26}{_shorten(macs, symbols)}")
     peak = "unknown" if cost.peak_bytes is None else f"{_bytes(cost.peak_bytes)} at {cost.peak_layer}"
-    show.text(f"{'  peak activation memory':<26}{peak}")
+    show.text(f"{'  peak activation memory':<26}{_shorten(peak, symbols)}")
 
 
 def _operators(result: Inspection, show: Show) -> None:
@@ -127,7 +145,7 @@ def _operators(result: Inspection, show: Show) -> None:
     show.text(line.rstrip())
 
 
-def _layers(result: Inspection, show: Show, *, everything: bool) -> None:
+def _layers(result: Inspection, symbols: dict[str, str], show: Show, *, everything: bool) -> None:
     layers = list(result.cost.layers)
     total = result.cost.macs.value if result.cost.macs is not None else None
     if everything:
@@ -152,9 +170,12 @@ def _layers(result: Inspection, show: Show, *, everything: bool) -> None:
     ]
     show.text()
     show.text(title)
-    show.table(
-        ["name", "operator", "output", "parameters", "MACs", "share", "output size", "live"], rows, right="lllrrrrr"
-    )
+    rows = [[row[0], *(_shorten(cell, symbols) for cell in row[1:])] for row in rows]
+    columns = ["name", "operator", "output", "parameters", "MACs", "share", "output size", "live"]
+    if total is None:  # open dimensions: no shares, and more expressions would push the names out of the table
+        keep = [0, 1, 2, 3, 4]
+        columns, rows = [columns[i] for i in keep], [[row[i] for i in keep] for row in rows]
+    show.table(columns, rows, right="lllrrrrr")
 
 
 def _findings(result: Inspection, show: Show, *, everything: bool) -> None:

@@ -104,13 +104,35 @@ def product(dims: Iterable[Dim]) -> Amount:
     symbols: list[str] = []
     for d in dims:
         if isinstance(d, str):
-            factor, star, symbol = d.partition("*")
-            plain = star and factor.isdigit()
-            number *= int(factor) if plain else 1
-            symbols.append(symbol if plain else d)
+            for factor in _factors(d):
+                number *= int(factor) if factor.isdigit() else 1
+                symbols += [] if factor.isdigit() else [factor]
         else:
             number *= d
     return Amount({tuple(sorted(symbols)): number} if number else {})
+
+
+def _factors(symbol: str) -> list[str]:
+    """Factors of a dimension's name, powers written out; a name that is a sum stays whole, in parentheses.
+
+    >>> _factors("2*h*floor(w/2)^2"), _factors("s0 + 1")
+    (['2', 'h', 'floor(w/2)', 'floor(w/2)'], ['(s0 + 1)'])
+    """
+    parts = [""]
+    depth = 0
+    for c in symbol:
+        depth += (c in "([") - (c in ")]")
+        if depth == 0 and c in "+-/ ":
+            return [f"({symbol})"]
+        if depth == 0 and c == "*":
+            parts.append("")
+        else:
+            parts[-1] += c
+    factors: list[str] = []
+    for part in parts:
+        name, hat, power = part.rpartition("^")
+        factors += [name] * int(power) if hat and power.isdigit() else [part]
+    return factors if all(factors) else [f"({symbol})"]
 
 
 def total(amounts: Iterable[Amount]) -> Amount:
