@@ -115,7 +115,7 @@ class Halving:
 
     def _weight_problem(self, node: ir.Node) -> str | None:
         """Why a constant operand forbids float16; constants that may be clamped are none."""
-        full = self._full_inputs(node)
+        full = full_inputs(node, self.editor.opset)
         for i, value in enumerate(node.inputs):
             constant = array(value) if value is not None and is_float(value) and i not in full else None
             if constant is None or not constant.size or value is None:
@@ -131,18 +131,10 @@ class Halving:
                 return f"its constant {value.name} has entries that are 0 in float16"
         return None
 
-    def _full_inputs(self, node: ir.Node) -> set[int]:
-        """Positions whose operand stays float32 even when the node computes in float16."""
-        full = set(FULL_INPUTS.get(node.op_type, ()))
-        types = _schema_types(node, self.editor.opset)
-        if types is not None:
-            full |= {i for i, (_, allowed) in enumerate(types[0]) if "tensor(float16)" not in allowed}
-        return full
-
     def _rewire(self, node: ir.Node, *, half: bool) -> None:
         import onnx_ir as ir
 
-        full = self._full_inputs(node) if half else set()
+        full = full_inputs(node, self.editor.opset) if half else set()
         for i, value in enumerate(node.inputs):
             if value is not None and is_float(value):
                 node.replace_input_with(i, self._version(value, node, half=half and i not in full))
@@ -226,6 +218,15 @@ class Halving:
 def key(node: ir.Node) -> str:
     """What identifies a node across clones: its first output."""
     return next((v.name for v in node.outputs if v.name), "") or label(node)
+
+
+def full_inputs(node: ir.Node, opset: int) -> set[int]:
+    """Positions whose operand stays float32 even when the node computes in float16."""
+    full = set(FULL_INPUTS.get(node.op_type, ()))
+    types = _schema_types(node, opset)
+    if types is not None:
+        full |= {i for i, (_, allowed) in enumerate(types[0]) if "tensor(float16)" not in allowed}
+    return full
 
 
 def is_float(value: ir.Value | None) -> bool:

@@ -49,8 +49,8 @@ def rewrite(editor: Editor) -> None:
         assert source is not None
         if constant.dtype.kind not in "fV" or constant.size == 0:
             continue
-        if _ends_hard_swish(source):
-            editor.decline(node, "it ends a hard-swish, which runtimes recognise only as a whole")
+        if _ends_hard_swish(source) or _begins_hard_sigmoid(node, constant):
+            editor.decline(node, "it is part of a hard-swish or hard-sigmoid, which runtimes recognise only as a whole")
             continue
         if not _into_before(editor, node, source, constant, constant_first=at == 1):
             _into_after(editor, node, source, constant, constant_first=at == 1)
@@ -64,6 +64,14 @@ def _ends_hard_swish(source: ir.Value) -> bool:
     parts = product.inputs if product.op_type == "Mul" else (source,)
     producers = [None if v is None else v.producer() for v in parts]
     return any(p is not None and p.op_type == "Clip" for p in producers)
+
+
+def _begins_hard_sigmoid(node: ir.Node, constant: NDArray[np.generic]) -> bool:
+    """Whether the node is the ``+ 3`` of ``Clip(x + 3, 0, 6) / 6``."""
+    clip = sole_user(node.outputs[0]) if node.op_type == "Add" and constant.size == 1 else None
+    if clip is None or clip.op_type != "Clip":
+        return False
+    return any(use.node.op_type in ("Div", "Mul") for use in clip.outputs[0].uses())
 
 
 def _into_before(
