@@ -11,6 +11,7 @@ Stopping at any point loses nothing: the same command goes on from the last fini
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ from .layers import layer_report
 from .measurement import LegRun, Measurement
 from .model import load_model
 from .policy import Policy, Rule, Verdict
-from .protocols import Progress
+from .protocols import Progress, Strategy
 from .recipe import Recipe
 from .search.ladder import Ladder
 from .target import Target
@@ -101,6 +102,7 @@ def optimize(
     out: str | Path,
     *,
     seed: int = 0,
+    strategy: Strategy | None = None,
     progress: Progress = lambda _what, _share: None,
 ) -> dict[str, Any]:
     """Find the fastest variant of a model that meets a policy.
@@ -112,6 +114,7 @@ def optimize(
         target: Where it is to run; settings that it carries are kept fixed.
         out: Folder of the run; a run that was interrupted is continued.
         seed: Of the sample split and of every random choice.
+        strategy: What proposes candidates; the `Ladder` when left out.
         progress: Told what is happening and the share done.
 
     Returns:
@@ -142,7 +145,6 @@ def optimize(
     with workspace.locked():
         workspace.once("environment.json", machine.to_json)
         workspace.once("data.json", spec.to_json)
-        workspace.once("inspection.json", lambda: inspect_model(original, path).to_json())
         setup = Setup(
             workspace=workspace,
             path=path,
@@ -155,32 +157,34 @@ def optimize(
             target=target,
             machine=machine.digest,
         )
-        rows = _search(setup, seed, progress)
+        workspace.once("inspection.json", lambda: _inspection(setup))
+        rows = _search(setup, strategy or _ladder(setup, seed), progress)
         rows = _confirm(setup, rows, progress)
         progress("writing the result", 0.99)
         return _finish(setup, rows)
 
 
-def _search(setup: Setup, seed: int, progress: Progress) -> list[Row]:
-    """Build, score and time what the strategy proposes."""
-    shapes = _fixed_shapes(setup)
+def _ladder(setup: Setup, seed: int) -> Ladder:
+    """The default strategy for this run."""
     threads = () if "threads" in setup.target.settings else _thread_counts()
-    limit = _drop_rule(setup.policy)
-    max_drop = float(limit.limit) if limit else float("inf")
-    strategy = Ladder(setup.target, shapes, max_drop, threads, seed)
+    rule = _drop_rule(setup.policy)
+    return Ladder(setup.target, _fixed_shapes(setup), float(rule.limit) if rule else math.inf, threads, seed)
+
+
+def _search(setup: Setup, strategy: Strategy, progress: Progress) -> list[Row]:
+    """Build, score and time what the strategy proposes."""
     original = original_candidate(setup)
     base = quality(setup, original, "search", _within(progress, "original: quality", 0.0, 0.05))
     rows: list[Row] = []
     seen: dict[tuple[str, str], str] = {}
-    expected = 11 + len(threads)
     while (recipe := strategy.ask()) is not None:
-        done = 0.05 + SEARCH_SHARE * min(len(rows) / expected, 1.0)
-        step = SEARCH_SHARE / expected
+        step = SEARCH_SHARE / max(strategy.expected, len(rows) + 1)
+        done = 0.05 + step * len(rows)
         row = _try(setup, recipe, base, _within(progress, recipe.name, done, step))
         if row.candidate is not None:
             key = (row.candidate.digest, str(sorted(recipe.runtime.items())))
             if key in seen:
-                row = Row(row.candidate, recipe, "screened", f"the same model as {seen[key]}", row.search)
+                row = replace(row, why=f"the same model as {seen[key]}{_last_refusal(setup, recipe)}")
             seen.setdefault(key, recipe.name)
         rows.append(row)
         strategy.tell(recipe, {"ok": bool(row.search), **row.search})
@@ -257,10 +261,18 @@ def _confirmed(
     )
 
 
+def _last_refusal(setup: Setup, recipe: Recipe) -> str:
+    """Why a recipe's last pass changed nothing, as an end of a sentence."""
+    change = setup.workspace.read(f"candidates/{recipe.name}/change.json") or {"steps": []}
+    if not change["steps"] or change["steps"][-1]["modified"] or not change["steps"][-1]["declined"]:
+        return ""
+    return f": {change['steps'][-1]['declined'][0][1]}"
+
+
 def _finalists(policy: Policy, rows: list[Row]) -> list[Row]:
     """Whom to confirm: the fastest good one, then ever safer ones, as many as there are looks."""
     rule = _drop_rule(policy)
-    limit = float(rule.limit) if rule else float("inf")
+    limit = float(rule.limit) if rule else math.inf
     good = [r for r in rows if r.candidate and r.search and not r.why]
     good = [r for r in good if r.search["drop"] <= limit and r.search["speedup"] >= FASTER]
     good.sort(key=lambda r: -r.search["speedup"])
@@ -393,6 +405,12 @@ def _fixed_shapes(setup: Setup) -> str:
 
 def _shapes(feeds: Feeds) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in feeds.items()}
+
+
+def _inspection(setup: Setup) -> dict[str, Any]:
+    """The original's inspection, with the shapes that the samples give it."""
+    shapes = {n: tuple(a.shape) for n, a in setup.dataset[0].feeds.items()} if _fixed_shapes(setup) else None
+    return inspect_model(setup.original, setup.path, shapes).to_json()
 
 
 def _thread_counts() -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from .change import Change
 from .dataset import DataSpec, Example, Feeds
 from .measurement import Better, LayerTime, Placement, Score
 from .model import Model, TensorSpec
+from .recipe import Recipe
 from .target import Target
 
 Needs = Literal["labels", "examples", "reference", "runs", "file"]
@@ -171,8 +172,12 @@ class Sensor(Protocol):
 class Strategy(Protocol):
     """Proposes recipes and learns from results (ask/tell)."""
 
-    def ask(self) -> Any | None:
+    @property
+    def expected(self) -> int:
+        """About how many recipes it will propose, for progress."""
+
+    def ask(self) -> Recipe | None:
         """The next recipe to try, or None when done."""
 
-    def tell(self, recipe: Any, result: Mapping[str, Any]) -> None:
+    def tell(self, recipe: Recipe, result: Mapping[str, Any]) -> None:
         """The result of a recipe that was asked for."""

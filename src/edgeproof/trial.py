@@ -19,7 +19,7 @@ from .dataset import DataSpec, Feeds, Split
 from .digest import digest_json
 from .errors import EdgeproofError, InputError
 from .evaluate import evaluate, metric_of
-from .job import CONTROL, Leg
+from .job import CONTROL, Leg, Plan
 from .measurement import LegRun, Measurement
 from .model import Model, graphs, load_model, save_model, size_bytes, weight_bytes
 from .policy import Policy
@@ -34,6 +34,9 @@ FIDELITY_METRICS: tuple[str, ...] = ("cosine", "sqnr", "max_abs")
 FIDELITY_EXAMPLES = 16
 SEARCH_ROUNDS = 2
 SEARCH_INFERENCES = 60
+SEARCH_PLAN = Plan(alone=False, sensor_s=0.0)
+"""The search only ranks: no cold start, no peak memory, no sensors."""
+
 FEEDS = 8
 
 
@@ -264,6 +267,7 @@ def search_runs(setup: Setup, candidate: Candidate, progress: Progress) -> list[
             bench_feeds(setup),
             rounds=SEARCH_ROUNDS,
             inferences=SEARCH_INFERENCES,
+            plan=SEARCH_PLAN,
             progress=progress,
         )
         return [run.to_json() for run in runs]

@@ -42,6 +42,11 @@ class Ladder:
     results: dict[str, tuple[Recipe, Mapping[str, Any]]] = field(default_factory=dict)
     _plan: Iterator[Recipe] | None = None
 
+    @property
+    def expected(self) -> int:
+        """The number of rungs."""
+        return 2 + len(self.threads) + (len(RANGE_METHODS) + 3 if self.target.scheme else 0)
+
     def ask(self) -> Recipe | None:
         """The next recipe, or None when all rungs are climbed."""
         if self._plan is None:

@@ -1,0 +1,206 @@
+"""The main job on a small real network, with the truth that its own float outputs give."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeproof.backends.onnxruntime import OnnxRuntime
+from edgeproof.cli import main
+from edgeproof.dataset import load_spec
+from edgeproof.errors import InputError, UnsupportedError
+from edgeproof.measurement import LegRun
+from edgeproof.model import load_model, save_model
+from edgeproof.optimize import find_target, optimize
+from edgeproof.policy import Policy, Rule
+from edgeproof.recipe import Recipe, Step
+from small_nets import CPU, small_cnn
+
+LENIENT = Policy(
+    "lenient",
+    (Rule("quality", "<=", Decimal("0.5"), "drop", "baseline"), Rule("size", "<=", Decimal(10_000_000), "bytes")),
+    runs=3,
+    inferences=5,
+)
+SIMPLE = Recipe("float", (Step("simplify"),))
+INT8 = Recipe("int8", (Step("simplify"), Step("int8")))
+
+
+@dataclass
+class Fixed:
+    """A strategy that proposes what it is given."""
+
+    recipes: list[Recipe]
+    told: list[tuple[str, bool]] = field(default_factory=list)
+
+    @property
+    def expected(self) -> int:
+        return len(self.recipes)
+
+    def ask(self):
+        return self.recipes.pop(0) if self.recipes else None
+
+    def tell(self, recipe, result):
+        self.told.append((recipe.name, result["ok"]))
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """A model file and 60 samples that it classifies rightly."""
+    folder = tmp_path_factory.mktemp("job")
+    model = small_cnn()
+    save_model(model, folder / "net.onnx")
+    x = np.random.default_rng(7).standard_normal((60, *model.inputs[0].shape[1:])).astype(np.float32)
+    session = OnnxRuntime().compile(model, CPU)
+    labels = [int(session.run({"x": x[i : i + 1]})["y"].argmax()) for i in range(60)]
+    session.close()
+    np.savez(folder / "samples.npz", x=x, labels=np.array(labels, np.int64))
+    return folder
+
+
+def run(job: Path, out: Path, recipes: list[Recipe], policy: Policy = LENIENT):
+    spec = load_spec(str(job / "samples.npz"))
+    return optimize(job / "net.onnx", spec, policy, CPU, out, strategy=Fixed(list(recipes)))
+
+
+def test_it_ends_with_a_verdict_for_the_original_and_every_finalist(job, tmp_path):
+    result = run(job, tmp_path / "run", [SIMPLE, INT8])
+    rows = {c["name"]: c for c in result["candidates"]}
+    assert list(rows) == ["original", "float", "int8"]
+    assert rows["original"]["measured"]["top1"]["value"] == 1.0
+    assert rows["original"]["state"] in ("accept", "hold")
+    assert all(c["state"] in ("accept", "reject", "hold", "screened") and c["why"] for c in rows.values())
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
+    for row in rows.values():
+        if row["speedup"]:
+            value, low, high = row["speedup"]
+            assert low <= value <= high
+
+
+def test_samples_of_the_search_are_not_those_of_the_confirmation(job, tmp_path):
+    result = run(job, tmp_path / "run", [SIMPLE])
+    counts = result["samples"]
+    assert (counts["calibration"], counts["search"], counts["confirm"]) == (12, 18, 30)
+    measured = result["candidates"][0]["measured"]["top1"]
+    kept = json.loads((tmp_path / "run/candidates/original/quality-search.json").read_text())
+    assert measured["dataset"] != kept["dataset"]
+    assert len(measured["samples"]) == 30
+
+
+def test_every_raw_timing_of_the_confirmation_is_kept(job, tmp_path):
+    run(job, tmp_path / "run", [SIMPLE])
+    rounds = sorted((tmp_path / "run/confirm").glob("round-*.json"))
+    assert len(rounds) == LENIENT.runs
+    runs = [LegRun.from_json(v) for v in json.loads(rounds[0].read_text())]
+    assert {"original", "control"} <= {r.leg for r in runs}
+    assert all(len(r.latency_ns) == LENIENT.inferences for r in runs)
+
+
+def test_a_candidate_that_cannot_be_made_is_a_row_with_the_reason(job, tmp_path):
+    strategy = Fixed([Recipe("bad", (Step("int8", {"method": "magic"}),)), Recipe("odd", (Step("nope"),))])
+    spec = load_spec(str(job / "samples.npz"))
+    result = optimize(job / "net.onnx", spec, LENIENT, CPU, tmp_path / "run", strategy=strategy)
+    rows = {c["name"]: c for c in result["candidates"]}
+    assert rows["bad"]["state"] == rows["odd"]["state"] == "failed"
+    assert "magic" in rows["bad"]["why"]
+    assert strategy.told == [("bad", False), ("odd", False)]
+
+
+def test_a_recipe_that_makes_the_same_model_is_not_confirmed_twice(job, tmp_path):
+    result = run(job, tmp_path / "run", [SIMPLE, Recipe("again", (Step("simplify"),))])
+    assert result["candidates"][2]["why"].startswith("the same model as float")
+
+
+def test_a_quality_limit_that_no_candidate_can_meet_is_no_accept(job, tmp_path):
+    impossible = Policy("impossible", (Rule("quality", ">=", Decimal("1.5"), "1"),), runs=3, inferences=5)
+    result = run(job, tmp_path / "run", [SIMPLE], impossible)
+    assert result["state"] == "reject"
+    assert result["best"] is None
+    assert not (tmp_path / "run" / "best.onnx").exists()
+
+
+def test_a_rule_about_a_sensor_that_is_not_here_holds(job, tmp_path, monkeypatch):
+    monkeypatch.setattr("edgeproof.optimize.absent", lambda _runs: {"power": "no power sensor on this machine"})
+    power = Policy("power", (Rule("power", "<=", Decimal(8), "W"),), runs=3, inferences=5)
+    spec = load_spec(str(job / "samples.npz"))
+    result = optimize(job / "net.onnx", spec, power, CPU, tmp_path / "run", strategy=Fixed([]))
+    if "power" in result["candidates"][0]["measured"]:
+        assert result["state"] in ("accept", "reject", "hold")
+    else:
+        assert result["state"] == "hold"
+        assert "no power sensor" in result["candidates"][0]["why"]
+
+
+def test_another_policy_in_the_same_folder_is_refused(job, tmp_path):
+    run(job, tmp_path / "run", [])
+    stricter = Policy("stricter", LENIENT.rules[:1], runs=3, inferences=5)
+    with pytest.raises(InputError, match="holds a run with another policy"):
+        run(job, tmp_path / "run", [], stricter)
+
+
+def test_a_killed_run_goes_on_where_it_stopped_and_ends_the_same(job, tmp_path):
+    out, data = tmp_path / "run", job / "samples.npz"
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("runs: 3\ninferences: 5\nrules:\n- {metric: size, op: '<=', limit: 10000000}\n")
+    command = [sys.executable, "-m", "edgeproof", "optimize", str(job / "net.onnx"), "--data", str(data)]
+    command += ["--policy", str(policy), "--set", "threads=1", "--out", str(out), "--json"]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    kept = out / "candidates" / "int8-percentile" / "bench-search.json"
+    deadline = time.monotonic() + 240
+    while not kept.exists() and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    assert kept.exists()
+    before = {p: p.read_bytes() for p in out.rglob("*.json")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 5), done.stderr
+    after = {p: p.read_bytes() for p in before if p.name not in ("result.json", "control.json")}
+    assert after == {p: b for p, b in before.items() if p in after}
+    result = json.loads(done.stdout)
+    assert {c["name"] for c in result["candidates"]} >= {"original", "float", "int8-percentile"}
+    assert (out / "report.html").is_file()
+    again = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+    assert again == result
+
+
+def test_the_best_model_is_the_one_that_was_accepted(job, tmp_path):
+    result = run(job, tmp_path / "run", [SIMPLE, INT8])
+    if result["best"] is not None:
+        best = json.loads((tmp_path / "run/best.json").read_text())
+        assert load_model(tmp_path / "run/best.onnx").digest == best["model"]
+    accepted = [c["name"] for c in result["candidates"] if c["state"] == "accept"]
+    assert (result["best"] in accepted) if accepted else result["best"] is None
+
+
+def test_an_unknown_target_is_refused_with_what_runs_here():
+    with pytest.raises(InputError, match="did you mean 'onnxruntime'"):
+        find_target("onxruntime:cpu", {})
+    with pytest.raises(UnsupportedError, match=r"what runs: .*onnxruntime:cpu"):
+        find_target("onnxruntime:tpu", {})
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (
+            ["--set", "thread=1"],
+            "--set thread=1: is not a setting\n  hint: did you mean 'threads'?  [settings.unknown]",
+        ),
+        (["--set", "threads=two"], "--set threads=two: 'two' is no int\n  hint: the default is 0  [settings.value]"),
+        (["--target", "tensorrt:gpu"], "tensorrt:gpu: no such runtime"),
+    ],
+)
+def test_wrong_flags_are_named(job, tmp_path, capsys, extra, message):
+    command = ["optimize", str(job / "net.onnx"), "--data", str(job / "samples.npz"), "--out", str(tmp_path / "r")]
+    assert main([*command, *extra]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
