@@ -1,5 +1,6 @@
 import os
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -501,3 +502,80 @@ def test_embedding_external_weights_leaves_arrays_that_were_read_before_alive(tm
     np.testing.assert_array_equal(numpy_helper.to_array(proto.graph.initializer[0]), array)
     assert array[1, 1] == 17.0
     assert model.graph.graph.initializers["w"].const_value.numpy()[1, 1] == 17.0
+
+
+# --- malformed graphs -----------------------------------------------------------------------------------------------
+
+
+def reads_nothing(proto: onnx.ModelProto) -> None:
+    proto.graph.node[0].input[0] = "missing"
+
+
+def makes_nothing(proto: onnx.ModelProto) -> None:
+    proto.graph.output[0].name = "z"
+
+
+def makes_twice(proto: onnx.ModelProto) -> None:
+    proto.graph.node.append(proto.graph.node[0])
+
+
+def unnamed_weight(proto: onnx.ModelProto) -> None:
+    proto.graph.initializer[1].name = ""
+
+
+def unnamed_input(proto: onnx.ModelProto) -> None:
+    proto.graph.input[0].name = ""
+
+
+def short_weight(proto: onnx.ModelProto) -> None:
+    proto.graph.initializer[1].raw_data = b"\0" * 8
+
+
+def unknown_type(proto: onnx.ModelProto) -> None:
+    proto.graph.initializer[1].data_type = 99
+
+
+def untyped_attribute(proto: onnx.ModelProto) -> None:
+    proto.graph.node[0].attribute[0].ClearField("type")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (reads_nothing, "node 'Gemm' reads 'missing', which nothing makes"),
+        (makes_nothing, "output 'z' of graph 'g' is made by no node"),
+        (makes_twice, "value 'y' is made by two nodes"),
+        (unnamed_weight, "initializer 1 of graph 'g' has no name"),
+        (unnamed_input, "input 0 of graph 'g' has no name"),
+        (short_weight, "tensor 'b' holds 8 bytes; its shape [16] needs 64"),
+        (unknown_type, "tensor 'b' has no data type that ONNX knows: 99"),
+        (untyped_attribute, "attribute 'alpha' of node 'Gemm' has no type"),
+    ],
+    ids=lambda v: getattr(v, "__name__", ""),
+)
+def test_a_malformed_graph_is_refused_by_name(
+    tmp_path: Path, spoil: Callable[[onnx.ModelProto], None], problem: str
+) -> None:
+    proto = linear()
+    spoil(proto)
+    path = write(proto, tmp_path / "m.onnx")
+    with pytest.raises(InputError) as e:
+        load_model(path)
+    assert str(e.value) == (f"{path}: {problem}\n  hint: run onnx.checker on it and export it again  [model.malformed]")
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    proto = linear()
+    proto.producer_name = "tool"
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto.SerializeToString().replace(b"tool", b"to\xff\xfe"))
+    with pytest.raises(InputError, match=r"onnx\.ModelProto\.producer_name is not UTF-8"):
+        load_model(path)
+
+
+def test_a_branch_may_read_what_lies_outside_but_not_what_nothing_makes(tmp_path: Path) -> None:
+    assert load_model(write(branching(2.0), tmp_path / "good.onnx"))
+    proto = branching(2.0)
+    proto.graph.node[0].attribute[0].g.node[0].input[0] = "nowhere"
+    with pytest.raises(InputError, match="reads 'nowhere', which nothing makes"):
+        load_model(write(proto, tmp_path / "bad.onnx"))

@@ -6,6 +6,7 @@ Other formats are refused by their first bytes. External data is read only from 
 
 from __future__ import annotations
 
+import math
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ def read_proto(path: Path) -> Any:
 
     Raises:
         InputError: model.missing, model.wrong_format, model.not_onnx, model.no_graph, model.external_missing,
-            model.external_short.
+            model.external_short, model.malformed.
         TrustError: model.external_data, when a weight file lies outside the model's folder.
     """
     import onnx
@@ -53,9 +54,15 @@ def read_proto(path: Path) -> Any:
             f"holds no ONNX graph ({len(data):,} bytes)",
             "the file may be empty, truncated or of another format; export it again",
         )
+    _check_text(proto, path)
+    _check_names(proto.graph, frozenset(), path)
+    for function in proto.functions:
+        _check_nodes(function, function.output, set(function.input), path)
     for tensor in stored_tensors(proto):
         if tensor.data_location == tensor.EXTERNAL:
             _check_external(tensor, path)
+        else:
+            _check_stored(tensor, path)
     return proto
 
 
@@ -123,6 +130,58 @@ def _refuse_other_formats(path: Path, data: bytes) -> None:
         raise InputError("model.wrong_format", str(path), "is a Git LFS pointer, not the model", "run git lfs pull")
 
 
+def _malformed(path: Path, problem: str) -> InputError:
+    return InputError("model.malformed", str(path), problem, "run onnx.checker on it and export it again")
+
+
+def _check_text(message: Any, path: Path) -> None:
+    """Every text field is text: protobuf hands out bytes where it is not UTF-8."""
+    from google.protobuf.message import Message
+
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            for text in [value] if isinstance(value, str | bytes) else value:
+                if isinstance(text, bytes):
+                    raise _malformed(path, f"{field.full_name} is not UTF-8: {text[:40]!r}")
+        elif field.type == field.TYPE_MESSAGE:
+            for inner in [value] if isinstance(value, Message) else value:
+                _check_text(inner, path)
+
+
+def _check_names(graph: Any, outer: frozenset[str], path: Path) -> None:
+    """Inputs and weights have names, and every value that is read is made somewhere in sight."""
+    for i, tensor in enumerate(graph.initializer):
+        if not tensor.name:
+            raise _malformed(path, f"initializer {i} of graph {graph.name!r} has no name")
+    for i, value in enumerate(graph.input):
+        if not value.name:
+            raise _malformed(path, f"input {i} of graph {graph.name!r} has no name")
+    made = {v.name for v in graph.input} | {t.name for t in graph.initializer} | outer
+    made |= {s.values.name for s in graph.sparse_initializer}
+    _check_nodes(graph, [v.name for v in graph.output], made, path)
+
+
+def _check_nodes(graph: Any, outputs: Any, made: set[str], path: Path) -> None:
+    names = [name for node in graph.node for name in node.output if name]
+    scope = frozenset(made.union(names))
+    if len(set(names)) < len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise _malformed(path, f"value {twice!r} is made by two nodes")
+    for node in graph.node:
+        for name in node.input:
+            if name and name not in scope:
+                raise _malformed(path, f"node {node.name or node.op_type!r} reads {name!r}, which nothing makes")
+        for attribute in node.attribute:
+            if not attribute.type:
+                owner = node.name or node.op_type
+                raise _malformed(path, f"attribute {attribute.name!r} of node {owner!r} has no type")
+            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+                _check_names(inner, scope, path)
+    for name in outputs:
+        if name not in scope:
+            raise _malformed(path, f"output {name!r} of graph {graph.name!r} is made by no node")
+
+
 def _check_external(tensor: Any, path: Path) -> None:
     """Refuse external data outside the model's folder, before anything of it is opened."""
     entries = {e.key: e.value for e in tensor.external_data}
@@ -174,6 +233,16 @@ def _check_external(tensor: Any, path: Path) -> None:
 
 def _check_extent(tensor: Any, entries: dict[str, str], subject: str, size: int) -> None:
     """Refuse a byte range that the file does not have, or that is not what dtype and shape need."""
+    from onnx_ir import DataType
+
+    unsized = (tensor.UNDEFINED, tensor.STRING)
+    if tensor.data_type in unsized or tensor.data_type not in {d.value for d in DataType}:
+        raise InputError(
+            "model.external_short",
+            subject,
+            f"has data type {tensor.data_type}, which has no fixed size",
+            "export it again",
+        )
     need = _bytes_needed(tensor)
     try:
         offset = int(entries.get("offset") or 0)
@@ -196,10 +265,29 @@ def _check_extent(tensor: Any, entries: dict[str, str], subject: str, size: int)
         )
 
 
+def _check_stored(tensor: Any, path: Path) -> None:
+    """The data is as much as dtype and shape need."""
+    if tensor.data_type not in tensor.DataType.values() or tensor.data_type == tensor.UNDEFINED:
+        raise _malformed(path, f"tensor {tensor.name!r} has no data type that ONNX knows: {tensor.data_type}")
+    if tensor.data_type == tensor.STRING:
+        got, need, unit = len(tensor.string_data), math.prod(tensor.dims), "strings"
+    elif tensor.HasField("raw_data"):
+        got, need, unit = len(tensor.raw_data), _bytes_needed(tensor), "bytes"
+    else:
+        # Types below 8 bits are packed into entries of one byte each, complex numbers take two entries.
+        parts = (tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data, tensor.uint64_data)
+        got, need, unit = sum(map(len, parts)), math.prod(tensor.dims), "values"
+        if tensor.data_type in (tensor.COMPLEX64, tensor.COMPLEX128):
+            need *= 2
+        elif _bytes_needed(tensor) < need:
+            need = _bytes_needed(tensor)
+    if got != need or any(d < 0 for d in tensor.dims):
+        shape = ",".join(map(str, tensor.dims))
+        raise _malformed(path, f"tensor {tensor.name!r} holds {got:,} {unit}; its shape [{shape}] needs {need:,}")
+
+
 def _bytes_needed(tensor: Any) -> int:
     import onnx_ir as ir
 
-    count = 1
-    for d in tensor.dims:
-        count *= d
-    return (count * int(ir.DataType(tensor.data_type).bitwidth) + 7) // 8
+    elements: int = math.prod(tensor.dims)
+    return (elements * int(ir.DataType(tensor.data_type).bitwidth) + 7) // 8

@@ -1,12 +1,16 @@
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeproof.digest import canonical_json
+from edgeproof.errors import EdgeproofError
 from edgeproof.graph.inspection import inspect_model, operators, summary
 from edgeproof.model import Model, load_model
 
@@ -74,3 +78,20 @@ def test_a_summary_has_the_numbers_that_a_pass_changes() -> None:
         "macs": "32*N",
         "peak_activation_bytes": "48*N",
     }
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.data())
+def test_a_damaged_file_is_refused_or_inspected_but_never_crashes(data: st.DataObject) -> None:
+    original = small().to_bytes()
+    spoilt = bytearray(original)
+    for _ in range(data.draw(st.integers(1, 3))):
+        spoilt[data.draw(st.integers(0, len(spoilt) - 1))] = data.draw(st.integers(0, 255))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "m.onnx"
+        path.write_bytes(spoilt)
+        try:
+            model = load_model(path)
+        except EdgeproofError:
+            return
+        assert inspect_model(model, path).to_json()

@@ -217,7 +217,7 @@ def _window(node: ir.Node, axis: int, constants: Constants) -> Dim | None:
         return ceil_div(size, stride) if spare == -stride else None
     if stride == 1:
         return f"({size}{spare + 1:+d})"
-    top = f"({size}{spare + stride:+d})" if spare + stride else size
+    top = f"({size}{spare + stride:+d})" if spare + stride else str(product([size]))
     return f"floor({top}/{stride})"
 
 

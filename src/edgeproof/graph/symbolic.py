@@ -158,13 +158,14 @@ def largest(amounts: Iterable[Amount]) -> Amount | None:
 def ceil_div(dim: Dim, divisor: int) -> Dim:
     """``ceil(dim / divisor)``, nested ones merged.
 
-    >>> ceil_div("h", 2), ceil_div("ceil(h/2)", 2), ceil_div(7, 2)
-    ('ceil(h/2)', 'ceil(h/4)', 4)
+    >>> ceil_div("h", 2), ceil_div("ceil(h/2)", 2), ceil_div("h+1", 2), ceil_div(7, 2)
+    ('ceil(h/2)', 'ceil(h/4)', 'ceil((h+1)/2)', 4)
     """
     if isinstance(dim, int):
         return -(-dim // divisor)
     if divisor == 1:
         return dim
+    dim = str(product([dim]))  # a sum gets its parentheses
     inner = dim.removeprefix("ceil(").removesuffix(")")
     name, slash, number = inner.rpartition("/")
     if dim.startswith("ceil(") and slash and number.isdigit() and "(" not in name:
