@@ -9,7 +9,8 @@ import pytest
 
 from edgeproof.backends.onnxruntime import SCHEMES
 from edgeproof.model import Model
-from edgeproof.quant.placement import Plan, Scope, label, plan
+from edgeproof.quant.layers import Scope, label
+from edgeproof.quant.placement import Plan, plan
 from edgeproof.target import QuantScheme
 from small_nets import CPU, net, node, number, small_cnn, weight
 
@@ -94,6 +95,18 @@ def test_a_factor_after_an_integer_node_becomes_a_scale() -> None:
     result = placed(model)
     assert names(result) == {"c1", "div", "mul", "c2"}
     assert result.source("e") == ("a", pytest.approx(2 / 6))
+
+
+def test_a_factor_per_channel_stays_in_float() -> None:
+    model = net(
+        [
+            node("Conv", ["x", "w1"], ["a"], name="c1"),
+            node("Mul", ["a", "each"], ["m"], name="mul"),
+            node("Conv", ["m", "w2"], ["y"], name="c2"),
+        ],
+        [weight("w1", 4, 3, 3, 3), weight("w2", 4, 4, 3, 3), number("each", np.ones((4, 1, 1)))],
+    )
+    assert names(placed(model)) == {"c1", "c2"}
 
 
 def test_a_hard_swish_between_layers_is_spelled_out_and_one_before_the_end_is_not() -> None:

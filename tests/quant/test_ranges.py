@@ -12,7 +12,7 @@ from edgeproof.quant.ranges import METHODS, clipped_share, find_range
 
 
 def seen(x: np.ndarray) -> Histogram:
-    histogram = Histogram(subsample=False)
+    histogram = Histogram(thin=False)
     histogram.update(x.astype(np.float32))
     return histogram
 

@@ -14,7 +14,7 @@ from ..change import Change
 from ..errors import InputError, UnsupportedError, did_you_mean
 from ..model import Model
 from ..protocols import Context, Pass
-from ..quant import calibration, numerics, placement, qdq, ranges
+from ..quant import calibration, layers, numerics, placement, qdq, ranges
 from ..quant.histogram import Histogram
 from ..target import QuantScheme
 
@@ -81,12 +81,12 @@ class Int8:
         return Change(
             Model.of(graph, model.name),
             True,
-            tuple(f"quantised {placement.label(n)} ({n.op_type})" for n in plan.roles),
+            tuple(f"quantised {layers.label(n)} ({n.op_type})" for n in plan.roles),
             tuple(plan.declined),
             {"method": self.method, "tensors": facts, "nodes": _precisions(graph.graph, plan)},
         )
 
-    def _scope(self, scheme: QuantScheme) -> placement.Scope:
+    def _scope(self, scheme: QuantScheme) -> layers.Scope:
         ops = tuple(_split(self.ops))
         known = (*scheme.ops, *scheme.follow, *scheme.expand)
         for op in ops:
@@ -94,7 +94,7 @@ class Int8:
                 raise InputError(
                     "int8.ops", op, "is no operator that the target runs in integers", did_you_mean(op, known)
                 )
-        return placement.Scope(tuple(_split(self.keep)), ops, self.depthwise, self.first_last, self.per_channel)
+        return layers.Scope(tuple(_split(self.keep)), ops, self.depthwise, self.first_last, self.per_channel)
 
     def _seen(
         self, model: Model, graph: ir.Model, plan: placement.Plan, scheme: QuantScheme, context: Context
@@ -106,7 +106,7 @@ class Int8:
         if not seen:
             # What any narrower scope of this pass would need is seen in the same pass over the samples.
             widest = graph.clone()
-            wanted = (*placement.plan(widest.graph, scheme, placement.Scope()).observe, *plan.observe)
+            wanted = (*placement.plan(widest.graph, scheme, layers.Scope()).observe, *plan.observe)
             seen.update(self._calibrate(model, widest, wanted, context))
         missing = [name for name in plan.observe if name not in seen]
         if missing:
@@ -186,7 +186,7 @@ def _prepared(model: Model) -> ir.Model | str:
 def _precisions(graph: ir.Graph, plan: placement.Plan) -> dict[str, str]:
     """Precision of every computing node of the result."""
     moves = ("QuantizeLinear", "DequantizeLinear", "Constant")
-    return {placement.label(n): "int8" if n in plan.roles else "float" for n in graph if n.op_type not in moves}
+    return {layers.label(n): "int8" if n in plan.roles else "float" for n in graph if n.op_type not in moves}
 
 
 def _split(text: str) -> list[str]:

@@ -6,8 +6,7 @@ dropped before the next sample is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from ..dataset import Feeds
 from ..errors import InputError
 from ..model import Model, TensorSpec
 from ..protocols import Progress, Session
+from . import derive
 from .histogram import Histogram
 
 Calibration = dict[str, Histogram]
@@ -32,6 +32,8 @@ def calibrate(
 ) -> Calibration:
     """Histogram of every named floating-point tensor over the samples.
 
+    Tensors that are functions of another named one are not observed but computed from it.
+
     Args:
         model: The model; it is not changed.
         tensors: Names of tensors of its main graph: inputs, intermediate values or outputs. Names it lacks are left
@@ -44,9 +46,10 @@ def calibrate(
     Raises:
         InputError: calibration.empty, without samples; calibration.not_finite, when a tensor holds NaN or an infinity.
     """
-    watched = observed(model, tensors)
+    functions = derive.heads(model.graph.graph, tensors)
+    watched = observed(model, [name for name in tensors if name not in functions])
     have = {spec.name for spec in (*watched.inputs, *watched.outputs)}
-    histograms = {name: Histogram() for name in dict.fromkeys(tensors) if name in have}
+    histograms = {name: Histogram() for name in tensors if name in have and name not in functions}
     session = compile(watched)
     count = 0
     try:
@@ -54,9 +57,12 @@ def calibrate(
             outputs = session.run(sample)
             for name, histogram in histograms.items():
                 array = outputs.pop(name, None)
-                if array is None:
-                    array = sample.get(name)
-                _count(model, name, histogram, array, count)
+                array = sample.get(name) if array is None else array
+                if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not histogram.update(array):
+                    bad = int(np.count_nonzero(~np.isfinite(array)))
+                    raise _not_finite(
+                        model, name, f"holds {bad} of {array.size} values that are NaN or infinite", count
+                    )
             del outputs
             count += 1
             progress(f"calibrating, sample {count}", min(1.0, count / total) if total else 0.0)
@@ -66,7 +72,22 @@ def calibrate(
         raise InputError(
             "calibration.empty", model.name, "got 0 calibration samples; expected at least 1", "give a data set"
         )
-    return histograms
+    return histograms | _functions(model, tensors, functions, histograms, count)
+
+
+def _functions(
+    model: Model, tensors: Sequence[str], functions: Mapping[str, str], seen: Calibration, count: int
+) -> Calibration:
+    """Histograms of tensors that were not observed, from those of the tensors that they are functions of."""
+    found: Calibration = {}
+    for head in dict.fromkeys(functions.values()):
+        points, weights = seen[head].points()
+        for name, at_points in derive.values(model.graph.graph, tensors, head, points).items():
+            histogram = seen[head].mapped(at_points, weights)
+            if histogram is None:
+                raise _not_finite(model, name, f"is NaN or infinite for values that {head!r} takes", count)
+            found[name] = histogram
+    return found
 
 
 def observed(model: Model, tensors: Sequence[str]) -> Model:
@@ -81,15 +102,10 @@ def observed(model: Model, tensors: Sequence[str]) -> Model:
     return Model(f"{model.name}-observed", model.digest, model.inputs, outputs, graph)
 
 
-def _count(model: Model, name: str, histogram: Histogram, array: Any, sample: int) -> None:
-    if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
-        return
-    if histogram.update(array):
-        return
-    bad = int(np.count_nonzero(~np.isfinite(array)))
-    raise InputError(
+def _not_finite(model: Model, name: str, problem: str, sample: int) -> InputError:
+    return InputError(
         "calibration.not_finite",
         f"{model.name}: tensor {name!r}",
-        f"holds {bad} of {array.size} values that are NaN or infinite on sample {sample}; expected finite values",
+        f"{problem} on sample {sample}; expected finite values",
         f"check that sample, or leave the tensor's nodes in float with the setting keep={name!r}",
     )

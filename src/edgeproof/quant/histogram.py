@@ -2,8 +2,11 @@
 
 Bins are aligned to multiples of a power-of-two width. When a value falls outside, the width doubles and neighbours
 merge, which is exact on such a grid: the result depends neither on the order of the data nor on how they were split,
-and is what one pass with the final width would have given. Nothing is stored but the counts, and the exact minimum
-and maximum.
+and is what one pass with the final width would have given. Nothing is stored but the counts, the exact minimum and
+maximum, and at most one block of values that wait to be counted together.
+
+Once plenty of values were counted one by one, arrays are thinned: every k-th run of values is counted, with weight k.
+Minimum and maximum always see every value.
 """
 
 from __future__ import annotations
@@ -18,10 +21,18 @@ BINS = 4096
 """Bins held; between half of them and all of them lie inside the range once data have come."""
 
 _BLOCK = 16_384
-"""Values binned at a time, so that the intermediate arrays stay in the first-level caches."""
+"""Values handled at a time, so that the intermediate arrays stay in the first-level caches."""
 
-_FULL = 8 * _BLOCK
-"""Larger arrays are counted by every k-th run of values; their minimum and maximum stay exact."""
+_PLENTY = 2**18
+"""Values that are counted one by one before thinning sets in."""
+
+_STEADY = 4096
+"""Values that are counted of every array from then on."""
+
+_RUN = 16
+"""Neighbours that are kept together when thinning: a cache line. A stride cannot lock onto one column."""
+
+Values = NDArray[np.float32]
 
 
 class Histogram:
@@ -30,26 +41,44 @@ class Histogram:
     Attributes:
         low: Exact minimum; +inf before any value.
         high: Exact maximum; -inf before any value.
-        seen: Values that passed by.
-        counted: Values that entered a bin (fewer than `seen` for large arrays).
+        seen: Values that came by.
     """
 
-    __slots__ = ("_counts", "_exponent", "_first", "bins", "counted", "high", "low", "seen", "subsample")
+    __slots__ = (
+        "_counts",
+        "_exponent",
+        "_first",
+        "_held",
+        "_waiting",
+        "_weight",
+        "bins",
+        "high",
+        "low",
+        "seen",
+        "thin",
+    )
 
-    def __init__(self, bins: int = BINS, *, subsample: bool = True) -> None:
+    def __init__(self, bins: int = BINS, *, thin: bool = True) -> None:
         self.bins = bins
-        self.subsample = subsample
-        self.low = math.inf
-        self.high = -math.inf
-        self.seen = 0
-        self.counted = 0
+        self.thin = thin
+        self.low, self.high, self.seen = math.inf, -math.inf, 0
         self._counts = np.zeros(bins, np.int64)
         self._exponent: int | None = None
         self._first = 0
+        self._waiting: list[Values] = []
+        self._held = 0
+        self._weight = 1
+
+    @property
+    def counted(self) -> int:
+        """Sum of the counts, weights included."""
+        self._flush()
+        return int(self._counts.sum())
 
     @property
     def width(self) -> float:
         """Width of a bin, a power of two."""
+        self._flush()
         return math.ldexp(1.0, self._exponent if self._exponent is not None else -100)
 
     def update(self, values: NDArray[Any]) -> bool:
@@ -58,32 +87,28 @@ class Histogram:
         Returns:
             False, and nothing counted, when it holds NaN or an infinity.
         """
-        flat = np.ascontiguousarray(values).reshape(-1)
+        flat = np.asarray(values, np.float32).reshape(-1)
         if not flat.size:
             return True
-        low, high = float(flat.min()), float(flat.max())
-        if not (math.isfinite(low) and math.isfinite(high)):
+        if not self._extremes(flat):
             return False
-        self.low, self.high = min(self.low, low), max(self.high, high)
+        weight = 1
+        if self.thin and self.seen > _PLENTY - flat.size:
+            weight = max(1, flat.size // max(_STEADY, _PLENTY - self.seen))
+        if weight != self._weight:
+            self._flush()
+            self._weight = weight
+        if weight > 1:
+            runs = flat[: flat.size // _RUN * _RUN].reshape(-1, _RUN)
+            kept = runs[self.seen // _RUN % weight :: weight].reshape(-1)
+        else:
+            # Waiting values must not keep the caller's array alive.
+            kept = flat.copy() if flat.size < _BLOCK else flat
         self.seen += flat.size
-        self._cover()
-        if flat.dtype != np.float32:
-            flat = flat.astype(np.float32)
-        stride = max(1, flat.size // _FULL) if self.subsample else 1
-        # Runs of 16 neighbours, every stride-th run: whole cache lines are skipped, and a stride that divides a
-        # row length cannot lock onto one column.
-        inverse = np.float32(math.ldexp(1.0, -(self._exponent or 0)))
-        if stride > 1:
-            runs = flat[: flat.size // 16 * 16].reshape(-1, 16)
-            start = (self.seen // 16) % stride
-            flat = np.ascontiguousarray(runs[start::stride]).reshape(-1)
-        for at in range(0, flat.size, _BLOCK):
-            scaled = flat[at : at + _BLOCK] * inverse
-            np.floor(scaled, out=scaled)
-            index = scaled.astype(np.intp)
-            index -= self._first
-            self._counts += np.bincount(index, minlength=self.bins)
-        self.counted += flat.size
+        self._waiting.append(kept)
+        self._held += kept.size
+        if self._held >= _BLOCK or len(self._waiting) >= 256:
+            self._flush()
         return True
 
     def bounds(self) -> tuple[float, float]:
@@ -92,10 +117,72 @@ class Histogram:
 
     def counts(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Counts [n] of the bins between minimum and maximum, zero included, and their edges [n + 1]."""
+        self._flush()
         low, high = self.bounds()
         first, last = math.floor(low / self.width), math.floor(high / self.width)
         edges = np.arange(first, last + 2, dtype=np.float64) * self.width
         return self._counts[first - self._first : last + 1 - self._first], edges
+
+    def points(self) -> tuple[Values, NDArray[np.int64]]:
+        """Values that stand for what was seen, [n], four to a bin that is not empty, and how much each stands for.
+
+        The first and the last are the exact minimum and maximum, with weight 0.
+        """
+        if not self.seen:
+            return np.zeros(0, np.float32), np.zeros(0, np.int64)
+        counts, edges = self.counts()
+        used = np.flatnonzero(counts)
+        inside = edges[used, None] + self.width * (np.arange(4) + 0.5) / 4
+        middle = np.clip(inside.reshape(-1), self.low, self.high)
+        points = np.concatenate([[self.low], middle, [self.high]]).astype(np.float32)
+        return points, np.concatenate([[0], np.repeat(counts[used], 4), [0]])
+
+    def mapped(self, points: Values, weights: NDArray[np.int64]) -> Histogram | None:
+        """What would have been seen of a function of these values, given the function at `points`.
+
+        Returns:
+            None, when the function is not finite there.
+        """
+        result = Histogram(self.bins, thin=False)
+        if not points.size:
+            return result
+        if not result._extremes(points):
+            return None
+        result.seen = self.seen
+        result._cover()
+        result._counts += np.bincount(result._index(points), weights, minlength=self.bins).astype(np.int64)
+        return result
+
+    def _flush(self) -> None:
+        """Count what waits."""
+        if not self._waiting:
+            return
+        waiting, self._waiting, self._held = self._waiting, [], 0
+        self._cover()
+        together = waiting[0] if len(waiting) == 1 else np.concatenate(waiting)
+        for at in range(0, together.size, _BLOCK):
+            counts = np.bincount(self._index(together[at : at + _BLOCK]), minlength=self.bins)
+            self._counts += counts if self._weight == 1 else counts * self._weight
+
+    def _extremes(self, flat: Values) -> bool:
+        """Take in minimum and maximum; False, and nothing taken, when they are not finite."""
+        low, high = math.inf, -math.inf
+        for at in range(0, flat.size, 4 * _BLOCK):
+            block = flat[at : at + 4 * _BLOCK]
+            low_here, high_here = float(block.min()), float(block.max())
+            if not (math.isfinite(low_here) and math.isfinite(high_here)):
+                return False
+            low, high = min(low, low_here), max(high, high_here)
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        return True
+
+    def _index(self, values: Values) -> NDArray[np.intp]:
+        """Bin of every value; the values lie inside the range that is covered."""
+        scaled = values * np.float32(math.ldexp(1.0, -(self._exponent or 0)))
+        np.floor(scaled, out=scaled)
+        index = scaled.astype(np.intp)
+        index -= self._first
+        return index
 
     def _cover(self) -> None:
         """Double the width until minimum, maximum and zero fit the bins; merge what was counted."""
@@ -103,12 +190,10 @@ class Histogram:
         exponent = _exponent(low, high, self.bins)
         if self._exponent is None:
             self._exponent = exponent
-        first = math.floor(math.ldexp(low, -max(exponent, self._exponent)))
-        if exponent <= self._exponent and first >= self._first:
-            last = math.floor(math.ldexp(high, -self._exponent))
-            if last < self._first + self.bins:
-                return
-        self._rebin(max(exponent, self._exponent), first)
+        exponent = max(exponent, self._exponent)
+        first, last = math.floor(math.ldexp(low, -exponent)), math.floor(math.ldexp(high, -exponent))
+        if exponent > self._exponent or first < self._first or last >= self._first + self.bins:
+            self._rebin(exponent, first)
 
     def _rebin(self, exponent: int, first: int) -> None:
         assert self._exponent is not None

@@ -17,54 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..target import QuantScheme
 from .expand import expand
+from .layers import Layer, Scope, attribute, constant, kept, label, layer
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 Role = Literal["layer", "follow", "share", "rescale"]
 RESCALE = ("Mul", "Div")
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """How one layer's weight is stored.
-
-    Attributes:
-        axis: Output-channel axis of the weight; None for one scale per tensor.
-        weight: The float weight, with Gemm's alpha folded in.
-        bias: The float bias [C], with Gemm's beta folded in; None without one.
-    """
-
-    axis: int | None
-    weight: NDArray[np.float32]
-    bias: NDArray[np.float32] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """What the user allows.
-
-    Attributes:
-        keep: Left in float: node names, operators, output names, or patterns with ``*`` and ``?``.
-        ops: When not empty, only these operators are quantised.
-        depthwise: Quantise depthwise convolutions.
-        first_last: Quantise layers without a layer before them, or after them.
-        per_channel: One scale per output channel where the scheme has it.
-    """
-
-    keep: tuple[str, ...] = ()
-    ops: tuple[str, ...] = ()
-    depthwise: bool = True
-    first_last: bool = True
-    per_channel: bool = True
 
 
 @dataclass(slots=True)
@@ -101,11 +66,6 @@ class Plan:
         return tuple(dict.fromkeys(self.source(name)[0] for name in self.tensors))
 
 
-def label(node: ir.Node) -> str:
-    """A node's name, or its operator and first output when it has none."""
-    return node.name or f"{node.op_type}:{node.outputs[0].name if node.outputs else ''}"
-
-
 def plan(graph: ir.Graph, scheme: QuantScheme, scope: Scope) -> Plan:
     """Decide the placement for a main graph.
 
@@ -124,11 +84,11 @@ def _plan(graph: ir.Graph, scheme: QuantScheme, scope: Scope, spelled: frozenset
     nodes = list(graph)
     for node in nodes:
         if node.op_type in scheme.ops and node.domain in ("", "ai.onnx"):
-            layer = _layer(node, scheme, scope)
-            if isinstance(layer, Layer):
-                result.layers[node] = layer
+            made = layer(node, scheme, scope)
+            if isinstance(made, Layer):
+                result.layers[node] = made
             else:
-                result.declined.append((label(node), layer))
+                result.declined.append((label(node), made))
     if not scope.first_last:
         for node in _ends(nodes, result.layers):
             del result.layers[node]
@@ -140,18 +100,6 @@ def _plan(graph: ir.Graph, scheme: QuantScheme, scope: Scope, spelled: frozenset
     return result
 
 
-def constant(value: ir.Value | None) -> NDArray[Any] | None:
-    """The array behind an initializer or a Constant node; None for anything else."""
-    import onnx_ir as ir
-
-    if value is None or value.is_graph_input():
-        return None
-    tensor = ir.convenience.get_const_tensor(value)
-    if tensor is None or tensor.dtype == ir.DataType.STRING:
-        return None
-    return tensor.numpy()
-
-
 def after(node: ir.Node, scheme: QuantScheme) -> ir.Value:
     """A node's output, past an activation that is absorbed into its quantisation."""
     value = node.outputs[0]
@@ -161,97 +109,6 @@ def after(node: ir.Node, scheme: QuantScheme) -> ir.Value:
         if follower.op_type in scheme.absorb and uses[0].idx == 0 and _starts_at_zero(follower):
             return follower.outputs[0]
     return value
-
-
-def kept(node: ir.Node, scope: Scope) -> str | None:
-    """The reason why the user's settings leave a node in float, if they do."""
-    for pattern in scope.keep:
-        if any(fnmatchcase(n, pattern) for n in (node.name or "", node.op_type, *(o.name or "" for o in node.outputs))):
-            return f"kept in float by the setting keep={pattern}"
-    if scope.ops and node.op_type not in scope.ops:
-        return f"not among the operators of the setting ops={','.join(scope.ops)}"
-    return None
-
-
-def _layer(node: ir.Node, scheme: QuantScheme, scope: Scope) -> Layer | str:
-    """The layer that a node is, or why it stays in float."""
-    reason = kept(node, scope)
-    if reason:
-        return reason
-    if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
-        return "has no weight"
-    weight = constant(node.inputs[1])
-    if weight is None:
-        return "its weight is not a constant"
-    if constant(node.inputs[0]) is not None:
-        return "its input is a constant; fold constants first"
-    if weight.dtype != np.float32:
-        return f"its weight is {weight.dtype.name}; only float32 is quantised"
-    if not weight.size:
-        return "its weight is empty"
-    if not np.isfinite(weight).all():
-        return f"its weight holds {int((~np.isfinite(weight)).sum())} values that are NaN or infinite"
-    for use in node.inputs[1].uses():
-        if use.node.op_type not in scheme.ops or use.idx != 1:
-            return f"its weight is also read by {label(use.node)}, which stays in float"
-    build = {"Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul}.get(node.op_type)
-    if build is None:
-        return f"placement knows no rule for {node.op_type}"
-    layer = build(node, weight, scope)
-    if isinstance(layer, Layer) and (node.op_type not in scheme.per_channel or not scope.per_channel):
-        return Layer(None, layer.weight, layer.bias)
-    return layer
-
-
-def _conv(node: ir.Node, weight: NDArray[np.float32], scope: Scope) -> Layer | str:
-    if not 3 <= weight.ndim <= 5:
-        return f"its weight has rank {weight.ndim}; expected 3 to 5"
-    if not scope.depthwise and _attribute(node, "group", 1) > 1 and weight.shape[1] == 1:
-        return "depthwise convolution, kept in float by the setting depthwise=false"
-    bias = _bias(node, weight.shape[0])
-    return bias if isinstance(bias, str) else Layer(0, weight, bias)
-
-
-def _conv_transpose(node: ir.Node, weight: NDArray[np.float32], scope: Scope) -> Layer | str:
-    group = _attribute(node, "group", 1)
-    bias = _bias(node, weight.shape[1] * group)
-    if isinstance(bias, str):
-        return bias
-    return Layer(1 if group == 1 else None, weight, bias)
-
-
-def _gemm(node: ir.Node, weight: NDArray[np.float32], scope: Scope) -> Layer | str:
-    if weight.ndim != 2:
-        return f"its weight has rank {weight.ndim}; expected 2"
-    if _attribute(node, "transA", 0):
-        return "its input is transposed (transA)"
-    axis = 0 if _attribute(node, "transB", 0) else 1
-    bias = _bias(node, weight.shape[axis])
-    if isinstance(bias, str):
-        return bias
-    alpha, beta = np.float32(_attribute(node, "alpha", 1.0)), np.float32(_attribute(node, "beta", 1.0))
-    return Layer(axis, weight * alpha, None if bias is None else bias * beta)
-
-
-def _matmul(node: ir.Node, weight: NDArray[np.float32], scope: Scope) -> Layer | str:
-    if weight.ndim < 2:
-        return f"its weight has rank {weight.ndim}; expected 2 or more"
-    return Layer(1 if weight.ndim == 2 else None, weight)
-
-
-def _bias(node: ir.Node, channels: int) -> NDArray[np.float32] | str | None:
-    if len(node.inputs) < 3 or node.inputs[2] is None:
-        return None
-    bias = constant(node.inputs[2])
-    if bias is None:
-        return "its bias is not a constant"
-    if bias.dtype != np.float32 or not np.isfinite(bias).all():
-        return "its bias is not finite float32"
-    if bias.size == 1 and node.op_type == "Gemm":
-        return np.full(channels, bias.reshape(-1)[0], np.float32)
-    if bias.size != channels or bias.shape[-1:] != (channels,):
-        return f"its bias has shape {list(bias.shape)}; expected [{channels}]"
-    return bias.reshape(channels)
 
 
 def _ends(nodes: Sequence[ir.Node], layers: dict[ir.Node, Layer]) -> list[ir.Node]:
@@ -387,9 +244,12 @@ def _tensors(nodes: Sequence[ir.Node], result: Plan, scheme: QuantScheme) -> Non
 
 
 def _quantisable_constants(node: ir.Node) -> bool:
-    """Whether a follower's constant operands are finite float32."""
+    """Whether a follower's constant operands are finite float32 numbers.
+
+    Larger ones (a factor per channel) would need a scale per channel, which no kernel of a follower has.
+    """
     arrays = [a for v in node.inputs if v is not None and (a := constant(v)) is not None]
-    return all(a.dtype == np.float32 and a.size and np.isfinite(a).all() for a in arrays)
+    return all(a.dtype == np.float32 and a.size == 1 and np.isfinite(a).all() for a in arrays)
 
 
 def _suits(node: ir.Node, reader: ir.Node) -> bool:
@@ -403,7 +263,7 @@ def _suits(node: ir.Node, reader: ir.Node) -> bool:
 
 def _moves_only(node: ir.Node) -> bool:
     if node.op_type == "Resize":
-        return bool(_attribute(node, "mode", "nearest") == "nearest")
+        return bool(attribute(node, "mode", "nearest") == "nearest")
     if node.op_type == "MaxPool":
         return len(node.outputs) == 1
     return True
@@ -417,8 +277,3 @@ def _starts_at_zero(node: ir.Node) -> bool:
         return False
     low = constant(node.inputs[1]) if len(node.inputs) > 1 else None
     return low is not None and low.size == 1 and float(low.reshape(-1)[0]) == 0.0
-
-
-def _attribute(node: ir.Node, name: str, default: Any) -> Any:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.value

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from ..target import QuantScheme
 from . import numerics
+from .layers import Layer, constant
 from .numerics import QParams
-from .placement import Layer, Plan, constant
+from .placement import Plan
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -7,7 +7,7 @@ to all of it, so that a one-sided tensor is cut on its one side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -83,17 +83,24 @@ Score = Callable[[Counts, Edges, Range, int], float]
 
 
 def _best_cut(counts: Counts, edges: Edges, limits: Range, levels: int, score: Score) -> Range:
+    """The cut with the least score: every fourth candidate first, then the neighbours of the best."""
     top = max(-limits[0], limits[1])
-    best, chosen = np.inf, limits
-    for i in range(CANDIDATES, 0, -1):
+    scores: dict[int, float] = {}
+
+    def cut(i: int) -> Range:
         t = top * i / CANDIDATES
-        cut = (max(limits[0], -t), min(limits[1], t))
-        if np.count_nonzero((edges >= cut[0]) & (edges <= cut[1])) <= levels:
-            break  # finer than the histogram resolves
-        value = score(counts, edges, cut, levels)
-        if value < best:
-            best, chosen = value, cut
-    return chosen
+        return max(limits[0], -t), min(limits[1], t)
+
+    def weigh(candidates: Iterable[int]) -> int:
+        for i in candidates:
+            ends = cut(i)
+            if i in scores or np.count_nonzero((edges >= ends[0]) & (edges <= ends[1])) <= levels:
+                continue  # finer than the histogram resolves
+            scores[i] = score(counts, edges, ends, levels)
+        return min(scores, key=lambda i: (scores[i], -i), default=CANDIDATES)
+
+    near = weigh(range(CANDIDATES, 0, -4))
+    return cut(weigh(range(max(1, near - 3), min(CANDIDATES, near + 3) + 1)))
 
 
 def _divergence(counts: Counts, edges: Edges, cut: Range, levels: int) -> float:
