@@ -579,3 +579,16 @@ def test_a_branch_may_read_what_lies_outside_but_not_what_nothing_makes(tmp_path
     proto.graph.node[0].attribute[0].g.node[0].input[0] = "nowhere"
     with pytest.raises(InputError, match="reads 'nowhere', which nothing makes"):
         load_model(write(proto, tmp_path / "bad.onnx"))
+
+
+def test_nodes_in_any_order_are_sorted_but_a_cycle_is_refused(tmp_path: Path) -> None:
+    proto = linear()
+    proto.graph.node.add().CopyFrom(helper.make_node("Relu", ["y"], ["z"]))
+    proto.graph.output[0].name = "z"
+    straight = load_model(write(proto, tmp_path / "a.onnx"))
+    proto.graph.node.reverse()
+    assert load_model(write(proto, tmp_path / "b.onnx")).digest == straight.digest
+
+    proto.graph.node[0].input[0] = "z"
+    with pytest.raises(InputError, match="its graph is inconsistent"):
+        load_model(write(proto, tmp_path / "c.onnx"))

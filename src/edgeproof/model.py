@@ -122,6 +122,8 @@ def load_model(path: str | Path) -> Model:
         )
     try:
         graph = ir.from_proto(proto)
+        if not all(_in_order(g) for g in graphs(graph)):
+            graph.graph.sort()  # stable; runtimes do the same
         for tensor in external_tensors(graph):
             tensor.base_dir = path.parent
         return Model.of(graph, path.stem)
@@ -134,6 +136,18 @@ def load_model(path: str | Path) -> Model:
             f"parses as ONNX but its graph is inconsistent: {_one_line(e)}",
             "run onnx.checker on it and export it again",
         ) from e
+
+
+def _in_order(graph: ir.Graph) -> bool:
+    """Whether every node comes after those that it reads from."""
+    seen: set[ir.Node] = set()
+    for node in graph:
+        for value in node.inputs:
+            producer = None if value is None else value.producer()
+            if producer is not None and producer.graph is graph and producer not in seen:
+                return False
+        seen.add(node)
+    return True
 
 
 def save_model(model: Model, path: str | Path) -> Path:
