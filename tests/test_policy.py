@@ -1,4 +1,5 @@
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,28 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
 def test_json_that_is_no_policy_is_refused(value: Any) -> None:
     with pytest.raises(InputError, match="has no list of rules"):
         policy_from(value, "x", METRICS)
+
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "policy.md"
+
+
+def test_every_example_in_the_documentation_is_a_policy(tmp_path: Path) -> None:
+    from edgeproof.evaluate import metric_units
+
+    examples = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert len(examples) == 2
+    for i, text in enumerate(examples):
+        path = tmp_path / f"{i}.yaml"
+        path.write_text(text)
+        assert load_policy(path, metric_units()).rules
+        assert accepted_by_schema(text)
+    assert load_policy(tmp_path / "0.yaml", METRICS).rules == default_policy().rules
+
+
+def test_every_key_is_documented() -> None:
+    text = DOCUMENT.read_text()
+    rule = SCHEMA["properties"]["rules"]["items"]["properties"]
+    for key in (*SCHEMA["properties"], *rule):
+        assert f"| `{key}` |" in text
+    for name in BUILT_IN:
+        assert f"`{name}`" in text
