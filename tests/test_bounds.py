@@ -252,6 +252,16 @@ def test_a_metric_that_prepares_its_scores_is_asked_to() -> None:
     assert value_on(Prepared(), [[1, 2]])(np.array([0])) == 42.0
 
 
+@pytest.mark.parametrize("name", ["cer", "char_accuracy"])
+def test_character_metrics_give_the_same_value_prepared_and_one_by_one(name: str) -> None:
+    from edgeproof import registry
+
+    metric = registry.load("metrics", name)()
+    scores = [[1, 10], [0, 2], [3, 5], [7, 7]]
+    chosen = np.array([3, 0, 0, 2])
+    assert value_on(metric, scores)(chosen) == pytest.approx(metric.value([scores[i] for i in chosen]))
+
+
 def test_span_is_one_for_shares_two_for_pooled_ones_and_the_range_for_other_numbers() -> None:
     assert span_of(Mean(), [0.2, 0.4]) == 1.0
     assert span_of(Pooled(), [[1, 10]]) == 2.0
