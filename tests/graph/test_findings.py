@@ -203,7 +203,10 @@ def test_an_unknown_operator_domain_is_a_defect_and_a_runtimes_is_a_caution() ->
         )
     ]
     assert [f.kind for f in found(proto, "known_shapes")] == ["gap"]
-    assert [f.kind for f in found(proto, "known_costs")] == ["gap", "gap"]
+    assert [(f.kind, f.subject, f.problem) for f in found(proto, "known_costs")] == [
+        ("gap", "m1", "MACs unknown: no rule for operator acme.Magic"),
+        ("gap", "m1", "memory unknown: the shape of 'y' is unknown"),
+    ]
 
     node = helper.make_node("Gelu", ["x"], ["y"], name="g", domain="com.microsoft")
     (finding,) = found(proto_of([node], domains=("com.microsoft",)), "operators")
@@ -261,6 +264,23 @@ def test_shapes_that_contradict_each_other_are_a_defect() -> None:
     (finding,) = found(proto, "consistent_shapes")
     assert finding.kind == "defect"
     assert "Incompatible dimensions" in finding.problem
+
+
+def test_a_given_shape_that_the_model_cannot_take_is_no_defect_of_the_model() -> None:
+    """Down by 2 and up again: only even sizes meet the skip connection."""
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["a"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Resize", ["a", "", "scales"], ["b"], mode="nearest"),
+        helper.make_node("Add", ["x", "b"], ["y"]),
+    ]
+    weights = {"scales": np.array([1, 1, 2, 2], np.float32)}
+    proto = proto_of(nodes, weights, [info("x", [1, 3, "h", "w"])], [info("y", [1, 3, "h", "w"])])
+    model = Model.of(ir.from_proto(proto), "m")
+    even = inspect_model(model, shapes={"x": (1, 3, 8, 8)})
+    assert [f for f in even.findings if f.check == "consistent_shapes"] == []
+    odd = inspect_model(model, shapes={"x": (1, 3, 9, 8)})
+    (finding,) = [f for f in odd.findings if f.check == "consistent_shapes"]
+    assert (finding.kind, finding.subject) == ("caution", "--shape x=1,3,9,8")
 
 
 def test_a_declared_output_shape_that_cannot_be_is_a_defect() -> None:
@@ -334,3 +354,18 @@ def test_a_check_that_fails_is_unavailable_and_takes_no_other_with_it(monkeypatc
     result = inspected(conv())
     assert [(c.name, c.state) for c in result.checks][:2] == [("broken", "unavailable"), ("onnx_checker", "assessed")]
     assert [(f.kind, f.problem) for f in result.findings] == [("gap", "the check failed: RuntimeError: boom")]
+
+
+def test_a_huge_model_is_checked_without_its_weights_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    import edgeproof.graph.graph_checks as graph_checks
+
+    monkeypatch.setattr(graph_checks, "CHECKER_LIMIT_BYTES", 1000)
+    weight = RNG.normal(size=(64, 3, 5, 5)).astype(np.float32)
+    result = inspected(conv(weight))
+    check = next(c for c in result.checks if c.name == "onnx_checker")
+    assert (check.state, check.reason) == ("partial", "the 19,200 bytes of weights were left out")
+    assert result.findings == ()
+    proto = conv(weight)
+    proto.graph.node[0].attribute.append(helper.make_attribute("no_such", 1))
+    (finding,) = found(proto, "onnx_checker")
+    assert "no_such" in finding.problem

@@ -200,9 +200,9 @@ def _findings(result: Inspection, show: Show, *, everything: bool) -> None:
 
 
 def _weight(layer: Layer) -> int:
-    """For sorting: MACs, with a stand-in of 1,000 for every open dimension; unknown ones first."""
+    """For sorting: MACs, with a stand-in of 1,000 for every open dimension; unknown ones last."""
     if layer.macs is None:
-        return 1 << 80
+        return -1
     return sum(int(n * 1000 ** len(m)) for m, n in layer.macs.terms.items())
 
 

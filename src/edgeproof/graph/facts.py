@@ -6,7 +6,7 @@ or hints at a mistake; a *gap* is something that could not be seen. A check ends
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..model import Model, graphs, tensor_digest, tensors
 from .cost import Cost
-from .shapes import Shaped
+from .shapes import Shape, Shaped
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -71,12 +71,15 @@ class Facts:
         path: Where it lies; None when it was made in memory.
         shaped: Its shapes.
         cost: Its cost.
+        shapes: Input shapes that were given for it.
+        unreadable: Weights whose data could not be read, with the reason; filled by `floats`.
     """
 
     model: Model
     path: Path | None
     shaped: Shaped
     cost: Cost
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
 
     @cached_property

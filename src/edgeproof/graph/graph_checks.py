@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..model import TensorSpec, attribute, weight_bytes
 from .cost import fixed_values
 from .facts import Facts, Finding, Outcome, few, node_name
-from .shapes import dims, static
+from .shapes import dims, shaped, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -75,15 +75,29 @@ def consistent_shapes(facts: Facts) -> Outcome:
         problem = " ".join(str(e).split())
         if op := _defined_by_function(problem):
             return Outcome((), "partial", f"ONNX cannot infer through the definition of {op}: {problem[:200]}")
+        if facts.shapes and _consistent(shaped(facts.model).proto):
+            given = " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in facts.shapes.items())
+            hint = "the model wants other sizes, often multiples of 32"
+            return Outcome((Finding("caution", "consistent_shapes", f"--shape {given}", problem[:400], hint),))
         finding = Finding(
             "defect",
             "consistent_shapes",
             facts.model.name,
             problem[:400],
-            "check the shapes given with --shape; otherwise export the model again",
+            "export the model again",
         )
         return Outcome((finding,))
     return Outcome()
+
+
+def _consistent(proto: Any) -> bool:
+    import onnx
+
+    try:
+        onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+    except Exception:  # of any kind, as above
+        return False
+    return True
 
 
 def _defined_by_function(problem: str) -> str:
@@ -343,13 +357,18 @@ def known_shapes(facts: Facts) -> Outcome:
 
 def known_costs(facts: Facts) -> Outcome:
     """Every operator's multiply-accumulates and memory are known."""
-    found = [
-        Finding("gap", "known_costs", name or facts.model.name, why, "totals that need it are left open")
-        for name, why in facts.cost.reasons
-        if "unknown" in why or "depends on" in why
-    ]
+    reasons: dict[str, list[str]] = {}
+    for name, why in facts.cost.reasons:
+        if "unknown" in why or "depends on" in why:
+            reasons.setdefault(why, []).append(name or facts.model.name)
+    found = tuple(
+        Finding("gap", "known_costs", few(names, 2), why, "totals that need it are left open")
+        for why, names in reasons.items()
+    )
     if found:
-        return Outcome(tuple(found), "partial", f"{len(found)} amounts are unknown")
+        return Outcome(
+            found, "partial", f"unknown at {len({n for names in reasons.values() for n in names})} operators"
+        )
     return Outcome()
 
 

@@ -93,7 +93,7 @@ def inspect_model(model: Model, path: Path | None = None, shapes: Mapping[str, S
         InputError: shape.input, shape.rank, shape.dimension.
     """
     what = shaped(model, shapes)
-    facts = Facts(model, path, what, cost_of(what))
+    facts = Facts(model, path, what, cost_of(what), shapes or {})
     findings, checks = find(facts)
     graph = model.graph
     return Inspection(

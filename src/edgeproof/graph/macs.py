@@ -297,6 +297,8 @@ def storage(value: ir.Value) -> Amount:
     """
     import onnx_ir as ir
 
+    if value.dtype is None and value.type is None:
+        raise UnknownAmountError(f"the type of {value.name!r} is unknown")
     if value.dtype is None or value.dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
         raise UnknownAmountError(f"the dtype of {value.name!r} has no fixed size")
     if value.type is not None and not isinstance(value.type, ir.TensorType):
