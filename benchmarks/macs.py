@@ -182,7 +182,7 @@ def rows() -> Iterator[Row]:
     yield Row("VGG-19", cost(light("vgg19")), 19.632e9, 143.667e6, TORCHVISION.format("VGG19"))
     yield Row("GoogLeNet (Inception v1)", cost(light("inception_v1")), 1.43e9, 7.0e6, SZE)
     yield Row("AlexNet (Caffe), 227×227", cost(light("bvlc_alexnet", 227)), 724e6, 61e6, SZE)
-    yield Row("ShuffleNet 1x", cost(light("shufflenet")), None, None, "-")
+    yield Row("ShuffleNet (Caffe2)", cost(light("shufflenet")), None, None, "-")
     yield Row("Inception v2 (BN)", cost(light("inception_v2")), None, None, "-")
     yield Row("ZFNet-512", cost(light("zfnet512")), None, None, "-")
 
