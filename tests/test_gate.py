@@ -82,6 +82,7 @@ METRICS: dict[str, Any] = {
     "size": Size(),
 }
 DROP = Rule("quality", "<=", Decimal("0.01"), "drop", "baseline")
+FIT = Control(1.0, 0.99, 1.01, 0.1)
 BUDGET = Rule("latency", "<=", Decimal(80), "ms")
 
 
@@ -111,7 +112,7 @@ def judge(
     baseline: Measurement | tuple[Measurement, ...] | None = None,
     *,
     quality: str = "accuracy",
-    control: Control | None = None,
+    control: Control | None = FIT,
     absent: dict[str, str] | None = None,
     **policy: Any,
 ) -> Verdict:
@@ -397,6 +398,12 @@ def test_an_unfit_environment_voids_runs_and_nothing_else() -> None:
     assert [c.state for c in verdict.checks] == ["pass", "invalid_environment"]
     assert verdict.state == "hold"
     assert verdict.why == "latency: the same model measured twice differs"
+
+
+def test_runs_without_an_aa_control_are_held() -> None:
+    check = judge(BUDGET, measured("latency", runs(60, 0.03)), control=None).checks[0]
+    assert check.state == "invalid_environment"
+    assert check.reason == "latency: no A/A control shows that the machine was fit to measure on"
 
 
 def test_one_failed_rule_rejects_whatever_else_is_open() -> None:

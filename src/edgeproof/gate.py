@@ -79,7 +79,7 @@ def decide(
         baseline: Metric → measurement of the original.
         candidate: Metric → measurement of the candidate.
         quality_metric: The metric that ``quality`` stands for.
-        control: The environment's A/A check; its problems make all measurements of runs void.
+        control: The environment's A/A check; its problems make all measurements of runs void, and so does its absence.
         absent: Metric → why there is no measurement of it, for the reason.
         metrics: From a metric's name to the metric; the registry's when left out.
     """
@@ -129,8 +129,9 @@ def _check(
             return _open(rule, "missing", f"{name} of the {whose} {why}")
     if why := _incomparable(rule, metric, base, cand):
         return _open(rule, "incomparable", f"{name}: {why}")
-    if metric.needs == "runs" and control is not None and not control.ok:
-        return _open(rule, "invalid_environment", f"{name}: {control.problems[0]}")
+    if metric.needs == "runs" and (control is None or not control.ok):
+        why = control.problems[0] if control else "no A/A control shows that the machine was fit to measure on"
+        return _open(rule, "invalid_environment", f"{name}: {why}")
     alpha = float(policy.alpha) / policy.looks
     levels = (alpha / len(policy.rules), alpha) if rule.op == "<=" else (alpha, alpha / len(policy.rules))
     estimate = _estimate(rule, metric, base, cand, *levels)
