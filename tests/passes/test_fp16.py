@@ -152,3 +152,13 @@ def test_a_model_without_floats_is_declined():
     change = Fp16()(model, CONTEXT)
     assert not change.modified
     assert change.declined == (("model", "no node can compute in float16"),)
+
+
+def test_a_constant_output_keeps_its_dtype():
+    constant = onnx.helper.make_node("Constant", [], ["k"], value_floats=[0.5, 0.25])
+    model = build([constant, node("Exp", "x", "e"), node("Mul", "e k", "y")], {"x": (2,)}, "k y")
+    for keep_io in (True, False):
+        change = Fp16(keep_io=keep_io)(model, CONTEXT)
+        assert change.modified
+        assert change.model.outputs[0] == model.outputs[0]
+        assert run(change.model, {"x": floats(2).astype(change.model.inputs[0].dtype)})[0].tolist() == [0.5, 0.25]

@@ -93,6 +93,8 @@ class Halving:
         """Why an operator cannot compute in float16, whatever its values are."""
         if node.domain not in ("", "ai.onnx"):
             return f"the operator is of domain {node.domain}"
+        if node.op_type == "Constant":
+            return "a constant that is an output keeps its dtype"
         if any(True for _ in subgraphs(node)):
             return "it holds a subgraph, which stays float32 as a whole"
         if node.op_type in FULL_OPS:
@@ -203,7 +205,7 @@ class Halving:
     def _outputs(self, graph: ir.Graph) -> None:
         """Give every output its declared dtype under its own name (float16 when the interface is converted too)."""
         for i, value in enumerate(list(graph.outputs)):
-            if not is_float(value) or value.producer() is None:
+            if not is_float(value) or value.producer() is None or constant_tensor(value) is not None:
                 continue
             half = id(value) in self._half
             if half != self.keep_io:
