@@ -222,6 +222,11 @@ def test_a_custom_evaluator_sees_outputs_truth_and_meta(tmp_path: Path) -> None:
         ("def score(o, t, m):\n    return 'high'\n", "score.py:score on sample '0': raised ValueError"),
         ("def score(o, t, m):\n    return float('nan')\n", "returned nan; expected a finite number"),
         ("def score(o, t, m):\n    return 1\nscore.better = 'up'\n", "better is 'up'; expected 'higher' or 'lower'"),
+        (
+            "def score(o, t, m):\n    return 1\nscore.kind = 'ratio'\n",
+            "kind is 'ratio'; expected 'mean' or 'proportion'",
+        ),
+        ("def score(o, t, m):\n    return 0.5\nscore.kind = 'proportion'\n", "a proportion's scores are 0 or 1"),
         ("def scores(o, t, m):\n    return 1\n", "has no 'score'; did you mean 'scores'?"),
         ("score = 3\n", "is a int; expected a callable"),
     ],

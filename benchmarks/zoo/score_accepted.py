@@ -16,3 +16,6 @@ def accepted(outputs: Mapping[str, NDArray[Any]], truth: int, _meta: Mapping[str
     """1 when the best class is the label or one of its synonyms."""
     best = int(np.argmax(next(iter(outputs.values()))))
     return float(best == truth or best in ALSO.get(truth, ()))
+
+
+accepted.kind = "proportion"  # type: ignore[attr-defined]

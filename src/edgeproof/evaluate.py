@@ -235,21 +235,22 @@ def _prediction(outputs: Outputs, declared: Decode, example: Example, model: Mod
 
 @dataclass(frozen=True, slots=True)
 class CustomMetric:
-    """A callable of the user's own as a metric; ``better`` and ``unit`` come from its attributes.
+    """A callable of the user's own as a metric; ``better``, ``unit`` and ``kind`` come from its attributes.
 
     Attributes:
         call: (outputs, truth, meta) → number for one example.
         name: For errors.
         better: ``higher`` unless the callable says ``lower``.
         unit: ``1`` unless the callable says otherwise.
+        kind: ``mean`` of numbers, or ``proportion`` when the callable says that every score is 0 or 1.
     """
 
     call: Callable[[Outputs, Any, Mapping[str, Any]], Any]
     name: str
     better: Better = "higher"
     unit: str = "1"
+    kind: Kind = "mean"
     needs: ClassVar[Needs] = "examples"
-    kind: ClassVar[Kind] = "mean"
 
     def score(self, got: Any, want: Any) -> float:
         """Ask the callable.
@@ -267,6 +268,8 @@ class CustomMetric:
             raise self._error(want, f"raised {type(e).__name__}: {e}") from e
         if not math.isfinite(number):
             raise self._error(want, f"returned {number}; expected a finite number")
+        if self.kind == "proportion" and number not in (0.0, 1.0):
+            raise self._error(want, f"returned {number}; a proportion's scores are 0 or 1")
         return number
 
     def value(self, scores: Sequence[float]) -> float:
@@ -289,5 +292,8 @@ def custom_metric(name: str, root: str = "") -> Metric:
     better: Any = getattr(call, "better", "higher")
     if better not in ("higher", "lower"):
         raise InputError("evaluate.evaluator", name, f"better is {better!r}; expected 'higher' or 'lower'", "set it so")
-    metric: Any = CustomMetric(call, name, better, str(getattr(call, "unit", "1")))
+    kind: Any = getattr(call, "kind", "mean")
+    if kind not in ("mean", "proportion"):
+        raise InputError("evaluate.evaluator", name, f"kind is {kind!r}; expected 'mean' or 'proportion'", "set it so")
+    metric: Any = CustomMetric(call, name, better, str(getattr(call, "unit", "1")), kind)
     return metric  # type: ignore[no-any-return]

@@ -1,9 +1,10 @@
-"""Numbers of a process: one score per run, the mean or the largest over runs."""
+"""Numbers of a process: one score per run, the geometric mean or the largest over runs."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from statistics import geometric_mean
 from typing import Any, ClassVar
 
 from ..measurement import Better, LegRun
@@ -11,7 +12,7 @@ from ..protocols import Kind, Needs
 
 
 class RunMetric(ABC):
-    """The mean over runs."""
+    """The geometric mean over runs: the bounds are on logarithms, and so the value lies where they meet."""
 
     needs: ClassVar[Needs] = "runs"
     kind: ClassVar[Kind] = "run"
@@ -26,8 +27,10 @@ class RunMetric(ABC):
         return self.of_run(got)
 
     def value(self, scores: Sequence[float]) -> float:
-        """Mean over runs."""
-        return sum(scores) / len(scores)
+        """Geometric mean over runs; the arithmetic one where a run scored 0 or less."""
+        if min(scores) <= 0:
+            return sum(scores) / len(scores)
+        return geometric_mean(scores)
 
 
 class LatencyPercentile(RunMetric):

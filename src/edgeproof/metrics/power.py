@@ -1,4 +1,4 @@
-"""Electrical power while the model runs, in W: mean of a run's readings, mean over runs."""
+"""Electrical power while the model runs, in W: mean of a run's readings, geometric mean over runs."""
 
 from __future__ import annotations
 
