@@ -102,7 +102,7 @@ def test_the_default_policy_is_what_the_documentation_says() -> None:
         Decimal("0.05"),
         10,
         200,
-        1,
+        2,
     )
 
 

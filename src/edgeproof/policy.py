@@ -66,7 +66,7 @@ class Policy:
     alpha: Decimal = Decimal("0.05")
     runs: int = 10
     inferences: int = 200
-    looks: int = 2
+    looks: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """As JSON; decimals as strings."""
@@ -248,7 +248,7 @@ def policy_from(value: Any, subject: str, metrics: Mapping[str, str]) -> Policy:
         alpha,
         _count(value.get("runs", 10), f"{subject}: runs", 2),
         _count(value.get("inferences", 200), f"{subject}: inferences", 1),
-        _count(value.get("looks", 2), f"{subject}: looks", 1),
+        _count(value.get("looks", 1), f"{subject}: looks", 1),
     )
 
 
