@@ -24,6 +24,7 @@ from .measurement import LegRun, Measurement
 from .model import Model, graphs, load_model, save_model, size_bytes, weight_bytes
 from .policy import Policy
 from .protocols import Backend, Context, Dataset, Progress, Session
+from .quant import cache
 from .recipe import Recipe
 from .target import Target
 from .workspace import Workspace
@@ -55,7 +56,7 @@ class Setup:
         policy: The rules.
         target: Where it is to run.
         machine: Digest of the stable part of the environment.
-        calibration: Histograms collected so far in this process, shared by range methods.
+        calibration: Histograms collected so far, shared by range methods; kept in the run's folder ``calibration``.
     """
 
     workspace: Workspace
@@ -137,7 +138,14 @@ def build(setup: Setup, recipe: Recipe, progress: Progress) -> Candidate:
         progress=progress,
         calibration=setup.calibration,
     )
-    model, changes = apply_recipe(setup.original, recipe, context)
+    kept_calibration = setup.workspace.root / "calibration"
+    samples = digest_json([setup.dataset.digest, list(setup.parts.calibration)])
+    if not setup.calibration:
+        cache.fill(setup.calibration, kept_calibration, samples)
+    try:
+        model, changes = apply_recipe(setup.original, recipe, context)
+    finally:
+        cache.keep(setup.calibration, kept_calibration, samples)
     save_model(model, path)
     setup.workspace.write(
         f"candidates/{recipe.name}/change.json",

@@ -4,6 +4,7 @@
 RUN/
   request.json       what was asked, frozen before the first measurement: digests of model, data, policy, target
   ledger.jsonl       one line per measuring run, each with the digest of the line before it
+  calibration/       what was seen of the calibration samples: histograms by tensor
   candidates/NAME/   model.onnx, change.json, quality and bench results with every raw sample
   result.json        the table, the verdicts and where everything lies
   best.onnx          the accepted model, with best.json: how it was made and how the runtime must be set

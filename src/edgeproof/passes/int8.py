@@ -16,6 +16,7 @@ from ..model import Model
 from ..protocols import Context, Pass
 from ..quant import calibration, layers, numerics, placement, qdq, ranges
 from ..quant.histogram import Histogram
+from ..quant.settle import Settling
 from ..target import QuantScheme
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Int8:
         reduce_range: Weights use 7 bits. For x86 CPUs without VNNI, whose u8 × s8 products are summed in 16 bits and
             can saturate there.
         samples: Calibrate on the first so many samples; 0 means all.
+        settle: Stop calibrating once the ranges have settled; the facts say when.
     """
 
     method: str = "minmax"
@@ -51,6 +53,7 @@ class Int8:
     first_last: bool = True
     reduce_range: bool = False
     samples: int = 0
+    settle: bool = False
 
     def __call__(self, model: Model, context: Context) -> Change:
         """Quantise.
@@ -75,7 +78,7 @@ class Int8:
         if not plan.layers:
             nothing = (model.name, f"has none of {', '.join(scheme.ops)}, which the target runs in integers")
             return Change.none(model, *(plan.declined or [nothing]))
-        seen = self._seen(model, graph, plan, scheme, context)
+        seen, settled = self._seen(model, graph, plan, scheme, context)
         activations, facts = self._activations(plan, scheme, seen)
         qdq.write(graph.graph, plan, scheme, activations, self.reduce_range)
         return Change(
@@ -83,7 +86,7 @@ class Int8:
             True,
             tuple(f"quantised {layers.label(n)} ({n.op_type})" for n in plan.roles),
             tuple(plan.declined),
-            {"method": self.method, "tensors": facts, "nodes": _precisions(graph.graph, plan)},
+            {"method": self.method, **settled, "tensors": facts, "nodes": _precisions(graph.graph, plan)},
         )
 
     def _scope(self, scheme: QuantScheme) -> layers.Scope:
@@ -98,33 +101,39 @@ class Int8:
 
     def _seen(
         self, model: Model, graph: ir.Model, plan: placement.Plan, scheme: QuantScheme, context: Context
-    ) -> calibration.Calibration:
-        """Histograms of the plan's tensors, from the context's cache where it has them."""
+    ) -> tuple[calibration.Calibration, dict[str, Any]]:
+        """Histograms of the plan's tensors, from the context's cache where it has them; and when they settled."""
         if context.calibration is None:
             return self._calibrate(model, graph, plan.observe, context)
-        seen: calibration.Calibration = context.calibration.setdefault(f"{model.digest}:{self.samples}", {})
+        key = f"{model.digest}:{self.samples}{':settle' if self.settle else ''}"
+        seen: calibration.Calibration = context.calibration.setdefault(key, {})
         if not seen:
             # What any narrower scope of this pass would need is seen in the same pass over the samples.
             widest = graph.clone()
             wanted = (*placement.plan(widest.graph, scheme, layers.Scope()).observe, *plan.observe)
-            seen.update(self._calibrate(model, widest, wanted, context))
+            found, context.calibration[f"{key}:settled"] = self._calibrate(model, widest, wanted, context)
+            seen.update(found)
         missing = [name for name in plan.observe if name not in seen]
         if missing:
-            seen.update(self._calibrate(model, graph, missing, context))
-        return seen
+            seen.update(self._calibrate(model, graph, missing, context)[0])
+        return seen, context.calibration.get(f"{key}:settled", {})
 
     def _calibrate(
         self, model: Model, graph: ir.Model, tensors: Sequence[str], context: Context
-    ) -> calibration.Calibration:
+    ) -> tuple[calibration.Calibration, dict[str, Any]]:
         assert context.feeds is not None
-        return calibration.calibrate(
+        total = min(self.samples or context.samples, context.samples)
+        settling = Settling()
+        seen = calibration.calibrate(
             Model(model.name, model.digest, model.inputs, model.outputs, graph),
             tensors,
             context.compile,
             islice(context.feeds(), self.samples or None),
-            total=min(self.samples or context.samples, context.samples),
+            total=total,
             progress=context.progress,
+            enough=settling if self.settle else _never,
         )
+        return seen, {"calibration": settling.facts(total)} if self.settle else {}
 
     def _activations(
         self, plan: placement.Plan, scheme: QuantScheme, seen: calibration.Calibration
@@ -187,6 +196,10 @@ def _precisions(graph: ir.Graph, plan: placement.Plan) -> dict[str, str]:
     """Precision of every computing node of the result."""
     moves = ("QuantizeLinear", "DequantizeLinear", "Constant")
     return {layers.label(n): "int8" if n in plan.roles else "float" for n in graph if n.op_type not in moves}
+
+
+def _never(_seen: calibration.Calibration, _count: int) -> bool:
+    return False
 
 
 def _split(text: str) -> list[str]:

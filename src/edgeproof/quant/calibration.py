@@ -29,6 +29,7 @@ def calibrate(
     *,
     total: int = 0,
     progress: Progress = lambda _what, _share: None,
+    enough: Callable[[Calibration, int], bool] = lambda _seen, _count: False,
 ) -> Calibration:
     """Histogram of every named floating-point tensor over the samples.
 
@@ -42,6 +43,8 @@ def calibrate(
         feeds: One entry per sample. Read once.
         total: Number of samples, for progress; 0 when unknown.
         progress: Told after every sample.
+        enough: Asked after every sample, with what was seen and how many samples there were; the rest is not read once
+            it says so.
 
     Raises:
         InputError: calibration.empty, without samples; calibration.not_finite, when a tensor holds NaN or an infinity.
@@ -66,6 +69,8 @@ def calibrate(
             del outputs
             count += 1
             progress(f"calibrating, sample {count}", min(1.0, count / total) if total else 0.0)
+            if enough(histograms, count):
+                break
     finally:
         session.close()
     if not count:

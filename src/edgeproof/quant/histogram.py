@@ -153,6 +153,40 @@ class Histogram:
         result._counts += np.bincount(result._index(points), weights, minlength=self.bins).astype(np.int64)
         return result
 
+    def state(self) -> tuple[tuple[int, int, int, int], tuple[float, float], NDArray[np.int64]]:
+        """All there is to keep: (bins, exponent, first bin, values seen), (minimum, maximum), counts [n].
+
+        Counts are of n bins from the first that is not empty; the exponent is that of their width.
+        """
+        self._flush()
+        used = np.flatnonzero(self._counts)
+        start, stop = (int(used[0]), int(used[-1]) + 1) if used.size else (0, 0)
+        exponent = -126 if self._exponent is None else self._exponent
+        return (self.bins, exponent, self._first + start, self.seen), (self.low, self.high), self._counts[start:stop]
+
+    @staticmethod
+    def restored(numbers: tuple[int, int, int, int], ends: tuple[float, float], counts: NDArray[np.int64]) -> Histogram:
+        """Inverse of `state`.
+
+        Raises:
+            ValueError: for counts that do not fit the numbers.
+        """
+        bins, exponent, first, seen = numbers
+        result = Histogram(bins)
+        result.seen, (result.low, result.high) = seen, ends
+        if not seen:
+            return result
+        low, high = result.bounds()
+        start = math.floor(math.ldexp(low, -exponent))
+        at = first - start
+        if counts.ndim != 1 or counts.min(initial=0) < 0 or at < 0 or at + counts.size > bins:
+            raise ValueError("counts do not fit the range")
+        if math.floor(math.ldexp(high, -exponent)) - start >= bins:
+            raise ValueError("the range does not fit the bins")
+        result._exponent, result._first = exponent, start
+        result._counts[at : at + counts.size] = counts
+        return result
+
     def _flush(self) -> None:
         """Count what waits."""
         if not self._waiting:

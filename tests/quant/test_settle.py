@@ -1,0 +1,53 @@
+"""Calibration stops once ranges stand still, and goes on while they move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from edgeproof.dataset import Feeds
+from edgeproof.quant.calibration import calibrate
+from edgeproof.quant.settle import Settling
+from small_nets import compiled, context, samples, small_cnn
+
+
+def test_equal_samples_settle_at_the_second_look() -> None:
+    model = small_cnn()
+    read = 0
+
+    def stream() -> Iterator[Feeds]:
+        nonlocal read
+        for _ in range(100):
+            read += 1
+            yield samples(model, 1)[0]
+
+    settling = Settling()
+    found = calibrate(model, ["x", "r"], compiled, stream(), enough=settling)
+    assert read == 16
+    assert found["x"].seen == 16 * 3 * 16 * 16
+    assert settling.facts(100) == {"stopped_early": True, "samples": 16, "of": 100, "settled_share": 1.0}
+
+
+def test_samples_that_grow_never_settle() -> None:
+    model = small_cnn()
+    stream = ({"x": (i + 1) * samples(model, 1)[0]["x"]} for i in range(70))
+    settling = Settling()
+    calibrate(model, ["x", "r"], compiled, stream, enough=settling)
+    assert settling.facts(70) == {"stopped_early": False, "samples": 70, "of": 70, "settled_share": 0.0}
+
+
+def test_without_being_asked_every_sample_is_read() -> None:
+    model = small_cnn()
+    found = calibrate(model, ["x"], compiled, iter(samples(model, 40)))
+    assert found["x"].seen == 40 * 3 * 16 * 16
+    assert context(model).samples == 8
+
+
+def test_the_range_at_the_stop_is_that_of_the_samples_read() -> None:
+    model = small_cnn()
+    feeds = samples(model, 64)
+    settling = Settling()
+    found = calibrate(model, ["x"], compiled, iter(feeds), enough=settling)
+    want = max(float(np.max(f["x"])) for f in feeds[: settling.samples])
+    assert found["x"].high == want
