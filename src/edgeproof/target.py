@@ -31,7 +31,7 @@ class QuantScheme:
         expand: Activations without an integer kernel that run as followers once spelled out as sums and products.
     """
 
-    activation: Literal["uint8", "int8"] = "uint8"
+    activation: Literal["uint8", "int8", "uint16", "int16"] = "uint8"
     weight: Literal["int8"] = "int8"
     activation_symmetric: bool = False
     weight_symmetric: bool = True

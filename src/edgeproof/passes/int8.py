@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..change import Change
 from ..errors import InputError, UnsupportedError, did_you_mean
+from ..graph.opset import raised
 from ..model import Model
 from ..protocols import Context, Pass
 from ..quant import calibration, layers, numerics, placement, qdq, ranges
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 OPSET = 13
 """First opset whose QuantizeLinear takes one scale per channel."""
+
+OPSET_16_BITS = 21
+"""First opset whose QuantizeLinear makes 16-bit codes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class Int8:
             raise InputError(
                 "int8.samples", model.name, "has no calibration samples; INT8 needs some", "give a data set with --data"
             )
-        graph = _prepared(model)
+        graph = _prepared(model, scheme)
         if isinstance(graph, str):
             return Change.none(model, (model.name, graph))
         plan = placement.plan(graph.graph, scheme, scope)
@@ -168,28 +172,19 @@ def _scheme(context: Context) -> QuantScheme:
     return context.target.scheme
 
 
-def _prepared(model: Model) -> ir.Model | str:
-    """A copy that may be changed, at an opset that has per-channel Q/DQ; or why there is none."""
-    import onnx_ir as ir
-
+def _prepared(model: Model, scheme: QuantScheme) -> ir.Model | str:
+    """A copy that may be changed, at an opset that has the Q/DQ that the scheme needs; or why there is none."""
+    need = OPSET_16_BITS if scheme.activation.endswith("16") else OPSET
     graph = model.graph.clone()
-    opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", OPSET))
-    if opset < OPSET:
-        import onnx
-
-        # Up to IR 3 the converter takes weights for undefined that are not listed as inputs too.
-        graph.ir_version = max(graph.ir_version, 8)
-        try:
-            proto = onnx.version_converter.convert_version(ir.to_proto(graph), OPSET)
-            graph = ir.from_proto(proto)
-        except Exception as e:  # the converter raises RuntimeError, ValueError and its own classes
-            why = " ".join(str(e).split())[:200]
-            return f"opset {opset} has no per-channel Q/DQ, and it could not be raised to {OPSET} ({why})"
+    opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", need))
+    made = raised(graph, need)
+    if isinstance(made, str):
+        return f"opset {opset} has no {'16-bit' if need == OPSET_16_BITS else 'per-channel'} Q/DQ, and {made}"
     # Initializers that are also listed as inputs are weights with a default that nobody overrides.
-    weights = set(graph.graph.initializers)
-    for value in [v for v in graph.graph.inputs if v.name in weights]:
-        graph.graph.inputs.remove(value)
-    return graph
+    weights = set(made.graph.initializers)
+    for value in [v for v in made.graph.inputs if v.name in weights]:
+        made.graph.inputs.remove(value)
+    return made
 
 
 def _precisions(graph: ir.Graph, plan: placement.Plan) -> dict[str, str]:

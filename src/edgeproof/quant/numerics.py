@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 
-Dtype = Literal["uint8", "int8"]
+Dtype = Literal["uint8", "int8", "uint16", "int16"]
 Array = NDArray[Any]
 
 LEVELS: dict[tuple[Dtype, bool, bool], tuple[int, int]] = {
@@ -28,9 +28,13 @@ LEVELS: dict[tuple[Dtype, bool, bool], tuple[int, int]] = {
     ("uint8", True, True): (1, 127),
     ("int8", False, True): (-64, 63),
     ("int8", True, True): (-64, 64),
+    ("uint16", False, False): (0, 65535),
+    ("uint16", True, False): (1, 65535),
+    ("int16", False, False): (-32768, 32767),
+    ("int16", True, False): (-32767, 32767),
 }
 """(dtype, symmetric, reduced range) → lowest and highest code in use. Reduced range keeps 7 bits, so that
-``u8 * s8`` pairs cannot saturate the 16-bit sums of x86 CPUs without VNNI."""
+``u8 * s8`` pairs cannot saturate the 16-bit sums of x86 CPUs without VNNI; it is a matter of 8-bit codes alone."""
 
 _TINY = float(np.finfo(np.float32).tiny)
 _HUGE = float(np.finfo(np.float32).max)
