@@ -136,7 +136,7 @@ def test_every_operation_after_a_conv_folds(op, operands, shape, bias):
     nodes = [conv(bias=bias, pads=[1, 1, 1, 1]), step(op, operands, ["y"])]
     for as_nodes in (False, True):
         change = folds_to(nodes, constants, {"Conv": 1}, as_nodes=as_nodes)
-        assert change.applied == (f"n1: {op} folded into Conv n0 before it",)
+        assert change.applied == (f"folded {op} into the Conv before it: 1 (n1)",)
         assert "c" not in change.model.graph.graph.initializers
 
 
@@ -265,7 +265,7 @@ def test_every_operation_before_an_unpadded_conv_folds(op, operands, shape, grou
     constants = {"w": weights(6, 4 // group, 3, 2), "b": weights(6), "c": weights(*shape, seed=3) + 3}
     nodes = [step(op, operands, ["h"]), conv("h", "y", group=group, auto_pad="VALID")]
     change = folds_to(nodes, constants, {"Conv": 1})
-    assert change.applied == (f"n0: {op} folded into Conv n1 after it",)
+    assert change.applied == (f"folded {op} into the Conv after it: 1 (n0)",)
     assert not apply(build(nodes, constants), before=False).modified
 
 
@@ -343,7 +343,7 @@ def test_a_branch_is_folded_inside():
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     model = Model.of(ir.from_proto(proto), "m")
     change = apply(model)
-    assert change.applied == ("inside: Mul folded into Conv layer before it",)
+    assert change.applied == ("folded Mul into the Conv before it: 1 (inside)",)
     x = np.abs(weights(*SHAPE))
     for sign in (1, -1):
         np.testing.assert_allclose(
@@ -409,7 +409,7 @@ def test_a_zero_scale_does_not_pass_an_offset():
 def test_a_constant_that_varies_elsewhere_or_raises_the_rank_is_declined(shape):
     constants = {"w": weights(4, 4, 1, 1), "b": weights(4), "c": weights(*shape)}
     reasons = left_alone(build([conv(), step("Mul", ["h", "c"], ["y"])], constants))
-    assert "not one number per channel (4)" in reasons["n1"]
+    assert "more than one number per channel (4)" in reasons["n1"]
 
 
 def test_a_single_channel_that_broadcasts_to_many_is_declined():
@@ -487,6 +487,33 @@ def test_a_result_read_only_in_a_branch_is_declined():
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     assert "another graph" in left_alone(Model.of(ir.from_proto(proto), "m"))["p"]
+
+
+@pytest.mark.parametrize("trans_b", [0, 1])
+def test_a_normalisation_of_features_before_a_gemm_is_folded_forwards(trans_b):
+    constants = {"w": weights(5, 4) if trans_b else weights(4, 5), "c": weights(5)}
+    constants |= {"mean": weights(4, seed=3), "std": np.abs(weights(4, seed=4)) + 1}
+    gemm = step("Gemm", ["g", "w", "c"], ["y"], alpha=0.5, beta=2.0, transB=trans_b)
+    nodes = [step("Sub", ["x", "mean"], ["h"]), step("Div", ["h", "std"], ["g"]), gemm]
+    folds_to(nodes, constants, {"Gemm": 1}, shape=(2, 4))
+
+
+def test_what_may_be_a_layer_normalization_before_a_gemm_is_left_alone():
+    nodes = [
+        step("ReduceMean", ["x"], ["m"], axes=[-1]),
+        step("Div", ["x", "m"], ["n"]),
+        step("Mul", ["n", "s"], ["h"]),
+        step("Add", ["h", "t"], ["g"]),
+        step("Gemm", ["g", "w"], ["y"]),
+    ]
+    constants = {"w": weights(4, 5), "s": weights(4), "t": weights(4)}
+    assert left_alone(build(nodes, constants, shape=(2, 4))) == {}
+
+
+def test_a_transposed_input_of_a_gemm_is_declined():
+    nodes = [step("Mul", ["x", "s"], ["h"]), step("Gemm", ["h", "w"], ["y"], transA=1)]
+    reasons = left_alone(build(nodes, {"w": weights(4, 5), "s": weights(2)}, shape=(4, 2)))
+    assert reasons == {"n0": "n1 transposes its input"}
 
 
 def test_an_old_opset_is_declined_as_a_whole():

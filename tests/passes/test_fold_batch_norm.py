@@ -27,7 +27,7 @@ def test_batch_norm_after_conv_is_folded(group, bias):
     model = build([conv, node("BatchNormalization", f"h {BN}", "y")], {"x": (1, 4, 5, 5)}, "y", weights)
     change = apply(FoldBatchNorm(), model, x=floats(1, 4, 5, 5))
     assert ops(change.model) == {"Conv": 1}
-    assert "folded batch norm" in change.applied[0]
+    assert change.applied[0] == "folded BatchNormalization into the Conv before it: 1 (BatchNormalization_y)"
 
 
 @pytest.mark.parametrize("group", [1, 2])
@@ -72,27 +72,46 @@ def stays(nodes, outputs, weights, shape=(1, 4, 5, 5), inputs=None):
 
 def test_batch_norm_before_a_padded_conv_stays():
     nodes = [node("BatchNormalization", f"x {BN}", "h"), node("Conv", "h w", "y", pads=[1, 1, 1, 1])]
-    assert "pads with zeros" in stays(nodes, "y", {"w": floats(6, 4, 3, 3), **norm(4)})
+    assert "pads its input with zeros" in stays(nodes, "y", {"w": floats(6, 4, 3, 3), **norm(4)})
 
 
 def test_batch_norm_stays_when_the_convs_output_is_read_twice():
     nodes = [node("Conv", "x w", "h"), node("BatchNormalization", f"h {BN}", "n"), node("Add", "n h", "y")]
-    assert "BatchNormalization_n: its input has 2 consumers" in stays(nodes, "y", {"w": floats(6, 4, 3, 3), **norm(6)})
+    assert "BatchNormalization_n: h, the result of Conv_h, has 2 users" in stays(
+        nodes, "y", {"w": floats(6, 4, 3, 3), **norm(6)}
+    )
 
 
 def test_batch_norm_stays_when_the_convs_output_leaves_the_graph():
     nodes = [node("Conv", "x w", "h"), node("BatchNormalization", f"h {BN}", "y")]
-    assert "also an output of the graph" in stays(nodes, "h y", {"w": floats(6, 4, 3, 3), **norm(6)})
+    assert "h, the result of Conv_h, is an output of the graph" in stays(
+        nodes, "h y", {"w": floats(6, 4, 3, 3), **norm(6)}
+    )
 
 
-def test_batch_norm_stays_when_the_weights_are_shared():
+def test_small_weights_that_others_use_are_copied_and_large_ones_stay():
     nodes = [node("Conv", "x w", "h"), node("BatchNormalization", f"h {BN}", "n"), node("Conv", "n w", "y")]
-    assert "shared by 2 nodes" in stays(nodes, "y", {"w": floats(4, 4, 1, 1), **norm(4)})
+    model = build(nodes, {"x": (1, 4, 5, 5)}, "y", {"w": floats(4, 4, 1, 1), **norm(4)})
+    assert ops(apply(FoldBatchNorm(), model, x=floats(1, 4, 5, 5)).model) == {"Conv": 2}
+    stays = apply(FoldBatchNorm(copy_limit_bytes=63), model, x=floats(1, 4, 5, 5))
+    assert not stays.modified
+    assert "w (64 bytes) is shared by 2 nodes and would be copied" in reasons(stays)
+
+
+def test_batch_norm_after_a_matrix_product_becomes_its_bias():
+    nodes = [node("MatMul", "x w", "h"), node("BatchNormalization", f"h {BN}", "y")]
+    model = build(nodes, {"x": (2, 3)}, "y", {"w": floats(3, 5), **norm(5)})
+    assert ops(apply(FoldBatchNorm(), model, x=floats(2, 3)).model) == {"MatMul": 1, "Add": 1}
+
+
+def test_batch_norm_over_the_rows_of_a_matrix_product_stays():
+    nodes = [node("MatMul", "x w", "h"), node("BatchNormalization", f"h {BN}", "y")]
+    assert "more than one number per channel" in stays(nodes, "y", {"w": floats(3, 5), **norm(4)}, (2, 4, 3))
 
 
 def test_batch_norm_stays_when_the_weights_are_an_input():
     nodes = [node("Conv", "x w", "h"), node("BatchNormalization", f"h {BN}", "y")]
-    assert "weights are not constant" in stays(nodes, "y", norm(6), inputs={"w": (6, 4, 3, 3)})
+    assert "Conv_h has no constant weights" in stays(nodes, "y", norm(6), inputs={"w": (6, 4, 3, 3)})
 
 
 def test_batch_norm_with_infinite_scale_stays():
@@ -107,4 +126,4 @@ def test_batch_norm_with_infinite_scale_stays():
 
 def test_batch_norm_after_an_activation_stays():
     nodes = [node("Conv", "x w", "h"), node("Relu", "h", "r"), node("BatchNormalization", f"r {BN}", "y")]
-    assert "no Conv, ConvTranspose or Gemm" in stays(nodes, "y", {"w": floats(6, 4, 3, 3), **norm(6)})
+    assert "no Conv, ConvTranspose, Gemm or MatMul" in stays(nodes, "y", {"w": floats(6, 4, 3, 3), **norm(6)})

@@ -37,6 +37,18 @@ def test_weights_take_half_the_bytes_and_the_interface_stays():
     assert "on 1 samples" in change.applied[1]
 
 
+def test_a_model_beyond_the_limit_of_protobuf_is_converted(monkeypatch):
+    monkeypatch.setattr("edgeproof.model.PROTO_LIMIT_BYTES", 100)
+    monkeypatch.setattr("edgeproof.backends.onnxruntime.PROTO_LIMIT_BYTES", 100)
+    assert Fp16()(mlp(), CONTEXT).facts["half_nodes"] == 4
+
+
+def test_a_model_beyond_the_limit_that_the_backend_cannot_take_is_declined(monkeypatch):
+    monkeypatch.setattr("edgeproof.model.PROTO_LIMIT_BYTES", 100)
+    reason = "not possible: the original does not load: weights of 832 bytes do not fit one protobuf message"
+    assert Fp16()(mlp(), CONTEXT).declined == (("measurement", reason),)
+
+
 def test_without_samples_it_says_that_inputs_were_random():
     assert "random inputs" in Fp16()(mlp(), CONTEXT).applied[1]
 

@@ -167,7 +167,7 @@ def test_clip_with_attributes_is_read_below_opset_11():
 def test_the_name_of_the_output_and_every_node_appear_in_the_report():
     nodes, constants = spelled("after the product", True)
     change = apply(build(nodes, [constant(k, v) for k, v in constants.items()]))
-    assert change.applied == ("n0 + n1 + n2 + n3: now HardSigmoid and Mul",)
+    assert change.applied == ("wrote HardSigmoid and Mul: 1 (n0 + n1 + n2 + n3)",)
 
 
 def test_float16_is_rewritten_within_its_precision():
@@ -273,7 +273,7 @@ def test_a_branch_is_rewritten_inside():
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     model = Model.of(ir.from_proto(proto), "m")
     change = apply(model)
-    assert change.applied == ("b0 + b1 + b2 + b3: now HardSigmoid and Mul",)
+    assert change.applied == ("wrote HardSigmoid and Mul: 1 (b0 + b1 + b2 + b3)",)
     for x in (np.abs(values()), -np.abs(values())):
         np.testing.assert_allclose(run_ort(change.model, x)[0], run_ort(model, x)[0], atol=2e-6)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,12 @@ NOISE_FACTOR = 4.0
 
 NOISE_LIMIT = 0.01
 """A model that amplifies rounding beyond this cannot be compared."""
+
+DRAWS = 4
+"""Random inputs may hit a tie, which rounding breaks either way and a TopK shows as other rows: then draw again."""
+
+CALM = 1e-5
+"""Noise up to which the first draw is taken; else the calmest is."""
 
 SIZES = (64, 96, 32, 128, 224, 16, 8, 4, 2, 3, 1)
 """Sizes to try for an open dimension that is not the batch."""
@@ -185,26 +191,54 @@ def _run(model: Model, context: Context, session: Session, count: int) -> list[P
             except EdgeproofError as e:
                 reason = f"the original does not run on the samples: {e.problem}"
         return found or reason
+    rng = np.random.default_rng([context.seed, zlib.crc32(model.digest.encode())])
     shapes: set[tuple[Any, ...]] = set()
-    for feeds_or_reason in _attempts(model, context.seed):
-        if isinstance(feeds_or_reason, str):
-            return f"the original cannot be run: {feeds_or_reason}"
-        shape = tuple(v.shape for v in feeds_or_reason.values())
-        if found and shape in shapes:
-            continue
-        try:
-            found.append(_probe(session, feeds_or_reason, random=True))
-        except EdgeproofError as e:
-            reason = f"the original does not run on random inputs: {e.problem}"
-            continue
-        shapes.add(shape)
+    for index, size in enumerate(SIZES if any(spec.dynamic for spec in model.inputs) else SIZES[:1]):
+        probe = _calmest(model, session, rng, 1 + index % 2, size, shapes if found else set())
+        if isinstance(probe, str):
+            reason = probe
+        elif probe is not None:
+            shapes.add(_shapes(probe.feeds))
+            found.append(probe)
         if len(found) >= count:
             break
     return found or reason
 
 
+def _calmest(
+    model: Model, session: Session, rng: np.random.Generator, batch: int, size: int, known: set[tuple[Any, ...]]
+) -> Probe | str | None:
+    """The run on random inputs that answers rounding least, or why there is none; None when the shapes are known."""
+    best: Probe | None = None
+    for _ in range(DRAWS):
+        feeds = random_feeds(model, rng, batch, size)
+        if isinstance(feeds, str):
+            return f"the original cannot be run: {feeds}"
+        if _shapes(feeds) in known:
+            return None
+        try:
+            probe = _probe(session, feeds, random=True)
+        except EdgeproofError as e:
+            return f"the original does not run on random inputs: {e.problem}"
+        if best is None or _loudest(probe) < _loudest(best):
+            best = probe
+        if _loudest(best) <= CALM:
+            break
+    return best
+
+
+def _shapes(feeds: Feeds) -> tuple[Any, ...]:
+    return tuple(v.shape for v in feeds.values())
+
+
+def _loudest(probe: Probe) -> float:
+    return max(probe.noise.values(), default=0.0)
+
+
 def _probe(session: Session, feeds: Feeds, *, random: bool) -> Probe:
     outputs = dict(session.run(feeds))
+    if not any(x.dtype.kind == "f" for x in feeds.values()):
+        return Probe(feeds, outputs, random, {})
     sign = np.random.default_rng(0)
     shaken = {
         name: (x * (1 + sign.choice((-1, 1), x.shape) * np.finfo(x.dtype).eps)).astype(x.dtype)
@@ -218,14 +252,6 @@ def _probe(session: Session, feeds: Feeds, *, random: bool) -> Probe:
         return Probe(feeds, outputs, random, {})
     noise = {name: relative_error(want, again.get(name)) for name, want in outputs.items()}
     return Probe(feeds, outputs, random, {name: n if np.isfinite(n) else 0.0 for name, n in noise.items()})
-
-
-def _attempts(model: Model, seed: int) -> Iterator[dict[str, Any] | str]:
-    rng = np.random.default_rng([seed, zlib.crc32(model.digest.encode())])
-    for index, size in enumerate(SIZES):
-        yield random_feeds(model, rng, 1 + index % 2, size)
-        if not any(spec.dynamic for spec in model.inputs):
-            return
 
 
 def _symbols(specs: tuple[TensorSpec, ...], batch: int, size: int) -> dict[str, int]:

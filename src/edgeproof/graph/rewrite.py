@@ -38,7 +38,7 @@ class Editor:
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self.done: dict[str, list[str]] = defaultdict(list)
-        self._declined: dict[str, str] = {}
+        self._declined: dict[str, tuple[ir.Node, str]] = {}
         self.edits = 0
         self._names = {v.name for g in graphs(model.graph) for v in _values(g) if v.name}
 
@@ -49,8 +49,8 @@ class Editor:
 
     @property
     def declined(self) -> tuple[tuple[str, str], ...]:
-        """(node, reason)."""
-        return tuple(self._declined.items())
+        """(node, reason), for nodes that are still there."""
+        return tuple((name, why) for name, (node, why) in self._declined.items() if node.graph is not None)
 
     def graphs(self) -> Iterator[ir.Graph]:
         """The main graph and its subgraphs; functions are left out."""
@@ -63,15 +63,16 @@ class Editor:
                 if node.graph is not None and node.domain in ("", "ai.onnx") and (not ops or node.op_type in ops):
                     yield node
 
-    def did(self, rule: str, node: ir.Node) -> None:
-        """Note that a rule rewrote a node."""
+    def did(self, rule: str, node: ir.Node | str) -> None:
+        """Note that a rule rewrote a node, or the nodes of that name."""
+        name = node if isinstance(node, str) else label(node)
         self.edits += 1
-        self.done[rule].append(label(node))
-        self._declined.pop(label(node), None)
+        self.done[rule].append(name)
+        self._declined.pop(name, None)
 
     def decline(self, node: ir.Node, reason: str) -> None:
         """Note why a node was left alone."""
-        self._declined[label(node)] = reason
+        self._declined[label(node)] = node, reason
 
     def applied(self) -> tuple[str, ...]:
         """One line per rule: how often, and on which nodes (the first three)."""
@@ -164,6 +165,16 @@ class Editor:
         for i in range(len(node.inputs)):
             node.replace_input_with(i, None)
 
+    def drop(self, value: ir.Value) -> None:
+        """Remove a constant that nothing reads any more."""
+        if value.uses() or value.is_graph_output() or value.is_graph_input() or value.graph is None:
+            return
+        producer = value.producer()
+        if producer is not None:
+            self.remove(producer)
+        elif value.name is not None:
+            del value.graph.initializers[value.name]
+
     def bypass(self, rule: str, node: ir.Node, source: ir.Value) -> bool:
         """Let ``source`` take the place of a one-output node, and remove the node.
 
@@ -174,9 +185,7 @@ class Editor:
         if not self.replace(node.outputs[0], source):
             return False
         self.remove(node)
-        self.edits += 1
-        self.done[rule].append(name)
-        self._declined.pop(name, None)
+        self.did(rule, name)
         return True
 
 

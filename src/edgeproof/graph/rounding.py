@@ -2,8 +2,9 @@
 
 A CPU runtime computes float16 operators in float32 and drops the roundings between them (ONNX Runtime 1.32 gave
 exactly the float32 result for ``(x + 1000) - 1000``, measured), so running the float16 model there says little about a
-device. Here every value that float16 would hold is rounded to its 11 significant bits by ``c = (2^13 + 1)·x; c - (c - x)``, which no
-runtime folds away; sums inside an operator stay float32, as tensor cores keep them. Range is not emulated.
+device. Here every value that float16 would hold is rounded to its 11 significant bits by ``c = (2^13 + 1)·x;
+c - (c - x)``, which no runtime folds away; sums inside an operator stay float32, as tensor cores keep them. Range is
+not emulated.
 
 Source: Dekker, A floating-point technique for extending the available precision, 1971, section 5.
 """

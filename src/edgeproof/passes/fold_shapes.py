@@ -95,8 +95,8 @@ def _reshape(editor: Editor, node: ir.Node, known: dict[int, list[Element]]) -> 
     if out.count(-1) > 1:
         editor.decline(node, f"{out.count(-1)} dimensions of its target depend on the input")
         return
-    if any(e == 0 for e in elements):
-        return  # a computed zero means an empty tensor, not "copy"
+    if -1 in out and any(e == 0 and (shape is None or shape[i : i + 1] in ((), (0,))) for i, e in enumerate(elements)):
+        return  # a 0 copies, whoever wrote it; but next to a dimension that is empty, -1 cannot be inferred
     assert node.graph is not None
     node.replace_input_with(1, editor.constant(node.graph, f"{target.name}_target", np.asarray(out, np.int64)))
     editor.did("computed the target of a Reshape", node)

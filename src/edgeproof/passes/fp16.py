@@ -23,7 +23,7 @@ from ..graph.half import LARGEST, SMALLEST_NORMAL, Halving, is_float, is_half, k
 from ..graph.rewrite import Editor, constant_tensor, deterministic, label
 from ..graph.rounding import emulate_half
 from ..graph.rules import until_stable
-from ..model import PROTO_LIMIT_BYTES, Model, weight_bytes
+from ..model import Model
 from ..protocols import Context, Pass
 from .drop_dead_code import rewrite as drop_dead_code
 from .freeze_weights import rewrite as freeze_weights
@@ -55,8 +55,6 @@ class Fp16:
         """Transform; the given model is left as it is."""
         if not deterministic(model.graph):
             return Change.none(model, ("measurement", "not possible: the model draws random numbers"))
-        if weight_bytes(model.graph) > PROTO_LIMIT_BYTES:
-            return Change.none(model, ("model", "not measured: the weights are larger than a protobuf message can be"))
         context.progress("running the original", 0.0)
         runs = probes(model, context, count=max(1, self.samples))
         if isinstance(runs, str):

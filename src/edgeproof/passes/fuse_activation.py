@@ -25,10 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..change import Change
+from ..graph.affine import MIN_OPSET, affine
 from ..graph.rewrite import Editor, array, attribute, constant_tensor, dims, label, sole_user
+from ..graph.rules import run_rules
 from ..model import Model
 from ..protocols import Context, Pass
-from .fold_affine import MIN_OPSET, affine
 from .infer_shapes import rewrite as infer_shapes
 
 if TYPE_CHECKING:
@@ -53,31 +54,36 @@ class FuseActivation:
 
     def __call__(self, model: Model, context: Context) -> Change:
         """Rewrite what matches exactly; the given model is left as it is."""
-        editor = Editor(model.graph.clone())
-        if editor.opset < MIN_OPSET:
-            return Change.none(model, ("model", f"opset {editor.opset} is below {MIN_OPSET}; convert it first"))
-        infer_shapes(editor)
-        rules: list[_Rule] = [_clip] if self.clip else []
-        rules += [_gate, _hard_sigmoid]
-        if self.hard_swish and editor.opset >= HARD_SWISH_OPSET:
-            rules.append(_hard_swish)
-        applied: list[str] = []
-        declined: dict[str, str] = {}
-        again = True
-        while again:
-            again, declined = False, {}
-            for node in editor.nodes():
-                for rule in rules:
-                    outcome = rule(node)
-                    if isinstance(outcome, _Rewrite):
-                        applied.append(_replace(editor, outcome))
-                        again = True
-                        break
-                    if outcome is not None:
-                        declined[label(node)] = outcome
-        if not applied:
-            return Change.none(model, *declined.items())
-        return Change(Model.of(editor.model, model.name), True, tuple(applied), tuple(declined.items()))
+
+        def fuse(editor: Editor) -> None:
+            rewrite(editor, hard_swish=self.hard_swish, clip=self.clip)
+
+        opset = model.graph.opset_imports.get("", MIN_OPSET)
+        if opset < MIN_OPSET:
+            return Change.none(model, ("model", f"opset {opset} is below {MIN_OPSET}; convert it first"))
+        return run_rules(model, (infer_shapes, fuse), rounds=1)
+
+
+def rewrite(editor: Editor, *, hard_swish: bool = True, clip: bool = True) -> None:
+    """Until no rule applies."""
+    if editor.opset < MIN_OPSET:
+        return
+    rules: list[_Rule] = [_clip] if clip else []
+    rules += [_gate, _hard_sigmoid]
+    if hard_swish and editor.opset >= HARD_SWISH_OPSET:
+        rules.append(_hard_swish)
+    again = True
+    while again:
+        again = False
+        for node in editor.nodes():
+            for rule in rules:
+                outcome = rule(node)
+                if isinstance(outcome, _Rewrite):
+                    _replace(editor, outcome)
+                    again = True
+                    break
+                if outcome is not None:
+                    editor.decline(node, outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,11 +297,11 @@ def _number(value: ir.Value) -> float | None:
     return None if found is None else float(found.reshape(-1)[0])
 
 
-def _replace(editor: Editor, rewrite: _Rewrite) -> str:
-    """Carry a rewrite out; the line for `Change.applied`."""
+def _replace(editor: Editor, rewrite: _Rewrite) -> None:
+    """Carry a rewrite out."""
     last = rewrite.old[-1]
     out = last.outputs[0]
-    line = f"{' + '.join(label(n) for n in rewrite.old)}: now {rewrite.op_type}{' and Mul' if rewrite.gate else ''}"
+    names = " + ".join(label(n) for n in rewrite.old)
     constants = [v for n in rewrite.old for v in n.inputs if v is not None and constant_tensor(v) is not None]
     new = _operator(editor, rewrite)
     if rewrite.gate:
@@ -305,8 +311,8 @@ def _replace(editor: Editor, rewrite: _Rewrite) -> str:
     for node in reversed(rewrite.old):
         editor.remove(node)
     for value in constants:
-        _drop(editor, value)
-    return line
+        editor.drop(value)
+    editor.did(f"wrote {rewrite.op_type}{' and Mul' if rewrite.gate else ''}", names)
 
 
 def _operator(editor: Editor, rewrite: _Rewrite) -> ir.Value:
@@ -324,17 +330,6 @@ def _operator(editor: Editor, rewrite: _Rewrite) -> ir.Value:
         editor.constant(graph, f"{out.name}_{k}", np.asarray(v, dtype)) for k, v in (("min", first), ("max", second))
     ]
     return editor.insert(last, "Clip", [rewrite.x, *bounds], out)
-
-
-def _drop(editor: Editor, value: ir.Value) -> None:
-    """Remove a constant that nothing reads any more."""
-    if value.uses() or value.is_graph_output() or value.is_graph_input() or value.graph is None:
-        return
-    producer = value.producer()
-    if producer is not None:
-        editor.remove(producer)
-    elif value.name is not None:
-        del value.graph.initializers[value.name]
 
 
 def _is(node: ir.Node, *op_types: str) -> bool:

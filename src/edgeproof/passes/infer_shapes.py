@@ -50,7 +50,7 @@ def infer_with_outputs(editor: Editor) -> None:
     level = log.level
     log.setLevel(logging.CRITICAL)  # a value that cannot be typed is no event: it just stays unknown
     try:
-        proto = ir.to_proto(_light(editor.model))
+        proto = ir.to_proto(without_weights(editor.model))
         inferred = ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
     except Exception:  # the C++ checker raises what it likes on graphs that it does not understand
         return
@@ -68,7 +68,7 @@ def infer_with_outputs(editor: Editor) -> None:
                 value.shape = new.shape
 
 
-def _light(model: ir.Model) -> ir.Model:
+def without_weights(model: ir.Model) -> ir.Model:
     """A clone whose large weights are inputs of the same type, so that it stays far below protobuf's limit."""
     import onnx_ir as ir
 

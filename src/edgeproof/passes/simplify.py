@@ -1,9 +1,9 @@
 """Fewer nodes, same outputs: fold constants and shapes, absorb batch norms, scales and pads, drop what does nothing.
 
-Two ways, of which the smaller result counts: the rules of the passes beside this one until nothing changes, and the
-same rules after onnxslim (MIT licence). onnxslim is kept on a leash: it gets a copy, its output is caught, and the
-interface must come back as it was. Last, original and result run on the same inputs; a result that differs is
-thrown away.
+The rules of the passes beside this one run until nothing changes. Then onnxslim (MIT licence) tries, and the rules once
+more; what it made counts only where it is smaller. onnxslim is kept on a leash: it gets a copy without large weights,
+its output is caught, and the interface must come back as it was. Last, original and result run on the same inputs; a
+result that differs is thrown away.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..change import Change
-from ..errors import EdgeproofError
 from ..graph.equivalence import Probe, difference, interface_change, probes
 from ..graph.rewrite import Editor, Rule, deterministic, graphs
 from ..graph.rules import until_stable
-from ..model import PROTO_LIMIT_BYTES, Model, weight_bytes
+from ..model import Model
 from ..protocols import Context, Pass
 from .drop_dead_code import rewrite as drop_dead_code
 from .drop_no_ops import rewrite as drop_no_ops
-from .fold_batch_norm import rewrite as fold_batch_norm
+from .fold_affine import rewrite as fold_affine
 from .fold_constants import MAX_GROWTH_BYTES
 from .fold_constants import rewrite as fold_constants
-from .fold_scale import gemm as make_gemm
-from .fold_scale import rewrite as fold_scale
 from .fold_shapes import rewrite as fold_shapes
 from .freeze_weights import rewrite as freeze_weights
+from .fuse_activation import rewrite as fuse_activation
 from .infer_shapes import rewrite as infer_shapes
+from .infer_shapes import without_weights
 from .merge_duplicates import rewrite as merge_duplicates
+from .merge_gemm import rewrite as merge_gemm
 from .merge_pads import rewrite as merge_pads
 from .merge_views import rewrite as merge_views
 
@@ -45,9 +45,9 @@ RULES: tuple[Rule, ...] = (
     fold_constants,
     fold_shapes,
     drop_no_ops,
-    fold_batch_norm,
-    fold_scale,
-    make_gemm,
+    fuse_activation,  # before fold_affine, which would move parts of a hard-swish into weights
+    fold_affine,
+    merge_gemm,
     merge_pads,
     merge_views,
     merge_duplicates,
@@ -85,27 +85,33 @@ class Simplify:
                 trust_onnxslim = False
             else:
                 runs = found
-        candidates: list[tuple[int, bool, Editor]] = []
-        for slim in (False, True) if trust_onnxslim else (False,):
-            context.progress("simplifying with onnxslim" if slim else "simplifying", 0.5 if slim else 0.2)
+        context.progress("simplifying", 0.2)
+        candidates = [editor := Editor(model.graph.clone())]
+        until_stable(editor, RULES)
+        if trust_onnxslim:
+            context.progress("simplifying with onnxslim", 0.5)
             try:
-                editor = _simplified(model, slim=slim)
+                slimmed = _slimmed(model, editor)
             except _DeclinedError as e:
                 declined.append(("onnxslim", str(e)))
+            else:
+                if _nodes(slimmed.model) < _nodes(editor.model):
+                    candidates.insert(0, slimmed)
+        for candidate in candidates:
+            if not candidate.edits:
                 continue
-            if editor.edits:
-                candidates.append((sum(len(g) for g in editor.graphs()), slim, editor))
-        for nodes, slim, editor in sorted(candidates, key=lambda c: c[:2]):
-            result = Model.of(editor.model, model.name)
+            result = Model.of(candidate.model, model.name)
             if result.digest == model.digest:
                 continue
             problem = interface_change(model, result)
-            context.progress(f"comparing {nodes} nodes with the original", 0.8)
+            context.progress(f"comparing {_nodes(candidate.model)} nodes with the original", 0.8)
             if problem is None and runs is not None:
                 problem = difference(runs, result, context, self.tolerance)
             if problem is None:
-                return Change(result, True, editor.applied(), (*declined, *editor.declined), _facts(model, result))
-            declined.append(("onnxslim" if slim else "own rules", f"its result was thrown away: {problem}"))
+                facts = {"nodes_before": _nodes(model.graph), "nodes_after": _nodes(candidate.model)}
+                return Change(result, True, candidate.applied(), (*declined, *candidate.declined), facts)
+            whose = "own rules" if candidate is editor else "onnxslim"
+            declined.append((whose, f"its result was thrown away: {problem}"))
         return Change.none(model, *declined)
 
 
@@ -113,25 +119,22 @@ class _DeclinedError(Exception):
     """onnxslim cannot be used on this model."""
 
 
-def _facts(before: Model, after: Model) -> dict[str, Any]:
-    return {"nodes_before": count_nodes(before), "nodes_after": count_nodes(after)}
-
-
-def count_nodes(model: Model) -> int:
+def _nodes(model: ir.Model) -> int:
     """Nodes of the main graph and all subgraphs."""
-    return sum(len(g) for g in graphs(model.graph.graph))
+    return sum(len(g) for g in graphs(model.graph))
 
 
-def _simplified(model: Model, *, slim: bool) -> Editor:
-    """Run the rules, around onnxslim if wanted."""
-    editor = Editor(model.graph.clone())
-    if not slim:
-        until_stable(editor, RULES)
-        return editor
-    before = len(list(editor.nodes()))
-    slimmed = _onnxslim(model)
+def _slimmed(model: Model, done: Editor) -> Editor:
+    """Run onnxslim on what the rules made of a model, and the rules again.
+
+    Raises:
+        _DeclinedError: When onnxslim fails, or is no good for such a model.
+    """
+    slimmed = _onnxslim(model, done.model)
     editor = Editor(slimmed)
-    after = len(list(editor.nodes()))
+    editor.edits, before, after = done.edits, _nodes(done.model), _nodes(slimmed)
+    for rule, names in done.done.items():
+        editor.done[rule] += names
     if after != before:
         editor.edits += 1
         editor.done[f"onnxslim, {before} nodes to {after}"].append(model.name)
@@ -139,35 +142,43 @@ def _simplified(model: Model, *, slim: bool) -> Editor:
     return editor
 
 
-def _onnxslim(model: Model) -> ir.Model:
-    """Run onnxslim on a copy, with the interface put back as it was.
+def _onnxslim(model: Model, graph: ir.Model) -> ir.Model:
+    """Run onnxslim on a copy without large weights, with weights and interface put back as they were.
+
+    The rules have folded all constants that can be, so that it finds nothing to compute in the large ones.
 
     Raises:
         _DeclinedError: When it fails, or is no good for such a model.
     """
-    import onnx
     import onnx_ir as ir
 
-    if weight_bytes(model.graph) > PROTO_LIMIT_BYTES:
-        raise _DeclinedError("the weights are larger than a protobuf message can be")
-    if model.graph.functions:
+    if graph.functions:
         raise _DeclinedError("the model has functions of its own")
     quantised = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
-    if any(n.op_type in quantised for g in graphs(model.graph.graph) for n in g):
+    if any(n.op_type in quantised for g in graphs(graph.graph) for n in g):
         raise _DeclinedError("the model is quantised, and onnxslim may undo that")
     try:
-        data = model.to_bytes()
+        proto = ir.to_proto(without_weights(graph))
         with _muted():
             import onnxslim
 
-            out = onnxslim.slim(onnx.load_model_from_string(data), size_threshold=MAX_GROWTH_BYTES)
-            slimmed: ir.Model = ir.from_proto(out)
-    except EdgeproofError as e:
-        raise _DeclinedError(e.problem) from e
+            slimmed: ir.Model = ir.from_proto(onnxslim.slim(proto, size_threshold=MAX_GROWTH_BYTES))
     except Exception as e:  # it raises whatever its dependencies raise
         raise _DeclinedError(f"it failed with {type(e).__name__}: {' '.join(str(e).split())[:160]}") from e
+    _restore_weights(graph, slimmed)
     _restore_interface(model, slimmed)
     return slimmed
+
+
+def _restore_weights(graph: ir.Model, slimmed: ir.Model) -> None:
+    """Make the inputs that stand for large weights weights again."""
+    own = {v.name for v in graph.graph.inputs}
+    weights = {n: v.const_value for n, v in graph.graph.initializers.items() if n not in own}
+    for value in list(slimmed.graph.inputs):
+        if value.name in weights:
+            slimmed.graph.inputs.remove(value)
+            value.const_value = weights[value.name]
+            slimmed.graph.register_initializer(value)
 
 
 @contextlib.contextmanager
