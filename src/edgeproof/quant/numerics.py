@@ -126,9 +126,9 @@ def quantize(x: Array, p: QParams) -> Array:
     """
     _check_scale(p.scale)
     info = np.iinfo(p.dtype)
-    codes = np.asarray(x / _spread(p.scale, x.ndim, p.axis))
+    codes = np.asarray(x / spread(p.scale, x.ndim, p.axis))
     np.rint(codes, out=codes)
-    codes += _spread(p.zero_point, x.ndim, p.axis).astype(np.float32)
+    codes += spread(p.zero_point, x.ndim, p.axis).astype(np.float32)
     np.clip(codes, info.min, info.max, out=codes)
     result: Array = codes.astype(p.dtype)
     return result
@@ -146,8 +146,8 @@ def dequantize(codes: Array, p: QParams) -> NDArray[np.float32]:
 
     Source: ONNX DequantizeLinear-21.
     """
-    centred = codes.astype(np.int32) - _spread(p.zero_point, codes.ndim, p.axis).astype(np.int32)
-    real: NDArray[np.float32] = centred.astype(np.float32) * _spread(p.scale, codes.ndim, p.axis)
+    centred = codes.astype(np.int32) - spread(p.zero_point, codes.ndim, p.axis).astype(np.int32)
+    real: NDArray[np.float32] = centred.astype(np.float32) * spread(p.scale, codes.ndim, p.axis)
     return real
 
 
@@ -231,7 +231,7 @@ def sqnr_db(reference: Array, got: Array) -> float:
     return 10.0 * float(np.log10(signal / noise))
 
 
-def _spread(values: Array, rank: int, axis: int | None) -> Array:
+def spread(values: Array, rank: int, axis: int | None) -> Array:
     """Per-channel values shaped to broadcast along their axis."""
     if values.ndim == 0 or axis is None:
         return values
