@@ -189,6 +189,31 @@ def test_shape_arithmetic_with_one_open_dimension_becomes_a_constant_target():
     apply(FoldShapes(), model, x=floats(2, 3, 4))
 
 
+def attention_split(shape):
+    """Reshape to [0, Shape(z)[1], 3, 2], as exporters split heads; ONNX Reshape-21: a 0 copies the dimension of x."""
+    nodes = [
+        node("Shape", "z", "s"),
+        node("Slice", "s one two", "t"),
+        node("Concat", "copy t heads", "to", axis=0),
+        node("Reshape", "x to", "y"),
+    ]
+    weights = {"one": ints(1), "two": ints(2), "copy": ints(0), "heads": ints(3, 2)}
+    return build(nodes, {"x": shape, "z": ("n", "t")}, "y", weights)
+
+
+def test_a_target_that_copies_one_dimension_and_leaves_one_open_becomes_constant():
+    model = attention_split(("n", "k", 6))
+    change = apply(FoldShapes(), model, x=floats(2, 5, 6), z=floats(2, 5))
+    assert ops(change.model) == {"Reshape": 1}
+    (target,) = change.model.graph.graph.initializers.values()
+    assert target.const_value.numpy().tolist() == [0, -1, 3, 2]
+
+
+def test_a_target_that_copies_an_empty_dimension_stays():
+    model = attention_split((0, "k", 6))
+    assert not apply(FoldShapes(), model, x=floats(0, 5, 6), z=floats(1, 5)).modified
+
+
 def test_a_known_dimension_of_an_open_shape_is_computed():
     nodes = [
         node("Shape", "x", "s"),
