@@ -36,10 +36,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layers", action="store_true", help="show every operator instead of the heaviest, all findings"
     )
+    quantised_arguments(parser)
 
 
 def run(args: argparse.Namespace, show: Show) -> int:
     """Inspect one model; findings do not change the exit code."""
+    if args.quant or args.tensor is not None:
+        from ._quantised import show_quantised
+
+        return show_quantised(args, show)
     from ..graph.inspection import inspect_model
     from ..model import load_model
 
@@ -55,6 +60,20 @@ def run(args: argparse.Namespace, show: Show) -> int:
     _layers(result, symbols, show, everything=args.layers)
     _findings(result, show, everything=args.layers)
     return 0
+
+
+def quantised_arguments(parser: argparse.ArgumentParser) -> None:
+    """What explains a quantised model."""
+    group = parser.add_argument_group("quantisation")
+    group.add_argument(
+        "--quant", action="store_true", help="per layer: range, clipped share, SQNR, precision, why it is in float"
+    )
+    group.add_argument("--data", metavar="D", help="samples to measure on: as for 'edgeproof apply --data'")
+    group.add_argument("--samples", type=int, default=32, metavar="N", help="at most so many of them; default: 32")
+    group.add_argument("--against", type=Path, metavar="FLOAT", help="the float model, for errors against it")
+    group.add_argument("--target", default="onnxruntime:cpu", metavar="T", help="default: onnxruntime:cpu")
+    group.add_argument("--tensor", metavar="NAME", help="how one tensor's values are spread, and its range")
+    group.add_argument("--picture", type=Path, metavar="FILE.svg", help="with --tensor: a picture of that")
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[Dim, ...]]:
@@ -74,7 +93,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[Dim, ...]]:
             raise InputError("shape.twice", f"--shape {text}", f"gives input {name!r} a second shape", "leave one out")
         shape: list[Dim] = []
         for part in numbers.replace("x", ",").split(",") if numbers else ():
-            if not part.strip().isascii() or not part.strip().isdigit() or int(part) < 1:
+            if not part.strip().isascii() or not part.strip().isdigit() or len(part.strip()) > 18 or int(part) < 1:
                 raise InputError(
                     "shape.number",
                     f"--shape {text}",

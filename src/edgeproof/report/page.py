@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..files import write_text
-from . import candidates, changes, latency, layers, original, pareto, record, verdict
+from . import candidates, changes, latency, layers, original, pareto, quantisation, record, verdict
 from .markup import Html, h, join
 from .run import Run, read_run
 
@@ -89,12 +89,13 @@ def _sections(run: Run) -> list[Html]:
         ("pareto", "Quality against latency", pareto.section(run)),
         ("latency", "Latency", latency.section(run)),
         ("layers", "Layers", layers.section(run)),
+        ("quantisation", "Quantisation", quantisation.section(run)),
         ("changes", "What changed in the graph", changes.section(run)),
         ("original", "The original model", original.section(run)),
         ("record", "What this rests on", ledger),
         ("data", "Raw numbers", record.downloads(run)),
     )
-    return [_section(*part) for part in parts]
+    return [_section(key, title, content) for key, title, content in parts if content is not None]
 
 
 def _section(key: str, title: str, content: Html) -> Html:
@@ -107,6 +108,7 @@ _NAVIGATION = (
     ("pareto", "Quality and latency"),
     ("latency", "Latency"),
     ("layers", "Layers"),
+    ("quantisation", "Quantisation"),
     ("changes", "Changes"),
     ("original", "Original"),
     ("record", "Record"),
@@ -115,7 +117,8 @@ _NAVIGATION = (
 
 
 def _header(run: Run) -> Html:
-    links = [h("li", {}, h("a", {"href": f"#{key}"}, title)) for key, title in _NAVIGATION]
+    shown = [n for n in _NAVIGATION if n[0] != "quantisation" or quantisation.section(run) is not None]
+    links = [h("li", {}, h("a", {"href": f"#{key}"}, title)) for key, title in shown]
     return h(
         "header",
         {},
