@@ -1,7 +1,10 @@
 import errno
+import math
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -91,3 +94,37 @@ def test_nan_never_reaches_a_file(tmp_path):
     with pytest.raises(ValueError):
         files.write_json(tmp_path / "x.json", {"x": float("nan")})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_pipe_is_never_replaced_by_a_file(tmp_path):
+    """Stands for devices too: renaming over one would take it from everybody else."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="is no plain file"):
+        files.write_bytes(pipe, b"data")
+    assert pipe.is_fifo()
+    assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    name: str
+    count: int
+    share: float | None
+    readings: Mapping[str, tuple[float, ...]]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("name", 1), ("count", True), ("count", 1.5), ("share", "x"), ("share", math.inf), ("readings", {"W": ["x"]})],
+)
+def test_a_kept_record_names_the_field_of_another_type(field, value):
+    good = {"name": "a", "count": 1, "share": None, "readings": {"W": [1, 2.5]}}
+    files.check_record(Kept, good, "kept.json")
+    with pytest.raises(InputError, match=rf"kept\.json: Kept\.{field}: is "):
+        files.check_record(Kept, {**good, field: value}, "kept.json")
+
+
+def test_a_record_that_is_no_object_is_refused():
+    with pytest.raises(InputError, match="is \\[1\\]; expected Kept"):
+        files.check_record(Kept, [1], "kept.json")

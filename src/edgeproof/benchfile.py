@@ -27,7 +27,7 @@ from .bench import (
 )
 from .dataset import Feeds
 from .errors import InputError
-from .files import read_json, write_json
+from .files import check_record, read_json, write_json
 from .job import feeds_digest
 from .measurement import LegRun, Measurement
 from .model import Model, load_model, size_bytes
@@ -162,6 +162,7 @@ def load_bench(path: Path) -> BenchFile:
     try:
         if value["format"] != FORMAT:
             raise KeyError("format")
+        _check_kept(value, str(path))
         return BenchFile(
             tuple(KeptLeg(**leg) for leg in value["legs"]),
             value["inferences"],
@@ -170,10 +171,38 @@ def load_bench(path: Path) -> BenchFile:
             value["machine"],
             tuple(LegRun.from_json(r) for r in value["runs"]),
         )
-    except (KeyError, TypeError) as e:
+    except (KeyError, TypeError, AttributeError) as e:
         raise InputError(
             "bench.format", str(path), f"is no kept bench of format {FORMAT} ({e})", "give the bench.json of a bench"
         ) from e
+
+
+def _check_kept(value: Mapping[str, Any], subject: str) -> None:
+    """Hold a kept bench against its types before anything is computed from it."""
+    check_record(BenchFile, {k: v for k, v in value.items() if k in ("inferences", "dataset", "machine")}, subject)
+    check_record(Plan, value["plan"], subject)
+    for leg in value["legs"]:
+        check_record(KeptLeg, leg, subject)
+    for run in value["runs"]:
+        check_record(LegRun, run, subject)
+        for key in ("before", "after"):
+            condition = run.get("environment", {}).get(key, {})
+            if not isinstance(condition, Mapping):
+                raise TypeError(f"environment.{key} is {condition!r}")
+
+
+def _measurement(value: Any, subject: str) -> Measurement:
+    """A kept measurement, held against its types; raw scores of one metric look alike."""
+    check_record(Measurement, value, subject)
+    if len({_look(score) for score in value["samples"]}) > 1:
+        raise TypeError(f"samples of {value['metric']} are of different kinds")
+    return Measurement.from_json(value)
+
+
+def _look(score: Any) -> str:
+    if isinstance(score, Mapping):
+        return f"object of {', '.join(sorted(score))}"
+    return "list" if isinstance(score, list) else "number" if isinstance(score, int | float) else "other"
 
 
 def run_bench(
@@ -281,13 +310,13 @@ def _result_cases(value: Mapping[str, Any], path: Path) -> list[Case]:
     try:
         control = Control.from_json(value["control"])
         measured = {
-            c["name"]: {n: Measurement.from_json(m) for n, m in c["measured"].items()}
+            c["name"]: {n: _measurement(m, f"{path}: {c['name']}") for n, m in c["measured"].items()}
             for c in value["candidates"]
             if c["measured"]
         }
         base = measured.pop("original")
         return [Case(name, base, side, value["metric"], control, {}) for name, side in measured.items()]
-    except (KeyError, TypeError) as e:
+    except (KeyError, TypeError, AttributeError) as e:
         raise InputError(
             "bench.format", str(path), f"holds no measurements of an original and its candidates ({e})", "run it again"
         ) from e

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from .errors import InputError
 
@@ -57,6 +59,9 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     temporary: Path | None = None
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            # A rename would take the place of a device, a pipe or a socket that others need.
+            raise InputError("files.wrong_kind", str(path), "is no plain file", "choose another path")
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
         os.close(handle)
@@ -102,3 +107,43 @@ def read_json(path: Path) -> Any:
         raise os_error(path, e) from e
     except (ValueError, RecursionError) as e:
         raise InputError("files.not_json", str(path), f"is not valid JSON: {e}", "restore or delete the file") from e
+
+
+def check_record(kind: type, value: Any, subject: str) -> None:
+    """Hold the fields of a record that was read from JSON against the types that its dataclass declares.
+
+    Fields that are missing or unknown are left to the constructor.
+
+    Raises:
+        InputError: files.value, naming the field.
+    """
+    if not isinstance(value, Mapping):
+        raise _no_record(subject, value, kind)
+    hints = get_type_hints(kind)
+    for name, item in value.items():
+        if name in hints and not _is_a(item, hints[name]):
+            raise _no_record(f"{subject}: {kind.__name__}.{name}", item, hints[name])
+
+
+def _is_a(value: Any, hint: Any) -> bool:
+    """Whether a JSON value is of a type; tuples and sequences are lists, numbers are finite."""
+    origin, of = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_is_a(value, h) for h in of)
+    if origin is Literal:
+        return value in of
+    if hint is Any:
+        return True
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if hint in (int, bool, str, type(None)):
+        return type(value) is hint
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping) and all(_is_a(v, of[1]) for v in value.values())
+    return isinstance(value, list) and all(_is_a(v, of[0]) for v in value)
+
+
+def _no_record(subject: str, value: Any, hint: Any) -> InputError:
+    got, wanted = repr(value), getattr(hint, "__name__", str(hint)) if not get_args(hint) else str(hint)
+    got = got if len(got) <= 60 else got[:57] + "..."
+    return InputError("files.value", subject, f"is {got}; expected {wanted}", "restore the file, or measure again")

@@ -104,3 +104,17 @@ def test_of_several_candidates_all_must_be_accepted() -> None:
     assert overall(["accept", "hold"]) == "hold"
     assert overall(["hold", "reject", "accept"]) == "reject"
     assert overall([]) == "hold"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("round", {}), ("latency_ns", "x"), ("environment", {"before": None}), ("cold_start_ns", [1])]
+)
+def test_a_damaged_run_is_bad_input(
+    field: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(kept(tmp_path / "bench.json", fast=0.5))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["runs"][0][field] = value
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert main(["gate", str(path)]) == 2
+    assert field in capsys.readouterr().err
