@@ -264,7 +264,7 @@ class CustomMetric:
         """
         try:
             number = float(self.call(got, want.truth, want.meta))
-        except Exception as e:  # the user's code may raise anything
+        except (Exception, SystemExit) as e:  # the user's code may raise anything, and call exit()
             raise self._error(want, f"raised {type(e).__name__}: {e}") from e
         if not math.isfinite(number):
             raise self._error(want, f"returned {number}; expected a finite number")

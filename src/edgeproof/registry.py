@@ -58,7 +58,7 @@ def callable_at(name: str, root: str | Path = "") -> Callable[..., Any]:
         raise _no_callable(name, "expected 'file.py:callable' or 'module:callable'")
     try:
         found: Any = _module_from(Path(root, source)) if source.endswith(".py") else importlib.import_module(source)
-    except Exception as e:  # the user's code may raise anything
+    except (Exception, SystemExit) as e:  # the user's code may raise anything, and call exit()
         raise _no_callable(name, f"importing {source} failed: {type(e).__name__}: {e}") from e
     for attribute in attributes.split("."):
         known = [n for n in dir(found) if not n.startswith("_")]

@@ -10,9 +10,11 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import NoReturn
 
-from ..errors import EdgeproofError, did_you_mean
+from ..errors import EdgeproofError, InputError, UnsupportedError, did_you_mean
 
 COMMANDS: tuple[tuple[str, str], ...] = (
     ("demo", "the whole way on a small real model and exact labels, in minutes"),
@@ -27,11 +29,17 @@ COMMANDS: tuple[tuple[str, str], ...] = (
 """Name and summary of every command, in the order in which people meet them."""
 
 
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+"""What shells report for a process that SIGINT or SIGPIPE ended; never the code of an accept."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``edgeproof``.
 
     Returns:
-        0 success or accept, 1 reject, 2 bad input, 3 unsupported, 4 trust, 5 hold, 70 internal, 130 interrupted.
+        0 success or accept, 1 reject, 2 bad input, 3 unsupported, 4 trust, 5 hold, 70 internal, 130 interrupted,
+        141 when whoever reads the output is gone.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -44,34 +52,43 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name = arguments[0]
     known = [c for c, _ in COMMANDS]
+    from .show import Show
+
+    # Asked before parsing, so that a mistake in the other arguments is told as JSON too.
+    show = Show(json="--json" in arguments)
     if name not in known:
-        print(f"edgeproof {name}: no such command; {did_you_mean(name, known)}", file=sys.stderr)
-        return 2
+        hint = did_you_mean(name, known)
+        show.error(InputError("usage.command", f"edgeproof {name}", "no such command", hint))
+        return InputError.exit_code
     module = importlib.import_module(f".{name}", __name__)
-    parser = argparse.ArgumentParser(prog=f"edgeproof {name}", description=module.__doc__, allow_abbrev=False)
+    parser = _Parser(prog=f"edgeproof {name}", description=module.__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     module.arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON document, and nothing else")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     try:
         args = parser.parse_args(arguments[1:])
-    except SystemExit as e:
+    except InputError as e:
+        if not show.json:
+            parser.print_usage(sys.stderr)
+        show.error(e)
+        return e.exit_code
+    except SystemExit as e:  # --help
         return int(e.code or 0)
-    from .show import Show
-
-    show = Show(json=args.json)
     try:
-        return int(module.run(args, show))
+        with redirect_stdout(sys.stderr):  # what code of the user's own prints; results go through `show`
+            return int(module.run(args, show))
     except EdgeproofError as e:
         if args.debug:
             raise
         show.error(e)
         return e.exit_code
     except KeyboardInterrupt:
-        show.note("interrupted; what was finished is kept, and the same command goes on from there")
-        return 130
+        show.interrupted("what was finished is kept, and the same command goes on from there")
+        return INTERRUPTED
     except BrokenPipeError:
-        return 0
+        show.silence()
+        return BROKEN_PIPE
     except OSError as e:
         if args.debug:
             raise
@@ -80,6 +97,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         error = os_error(Path(str(e.filename or "edgeproof")), e)
         show.error(error)
         return error.exit_code
+    except MemoryError:
+        if args.debug:
+            raise
+        memory = UnsupportedError(
+            "memory", f"edgeproof {name}", "needs more memory than there is", "use smaller inputs, or a larger machine"
+        )
+        show.error(memory)
+        return memory.exit_code
     except Exception as e:
         if args.debug:
             raise
@@ -93,6 +118,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         show.error(internal)
         return internal.exit_code
+
+
+def whole_number(text: str) -> int:
+    """Type of flags that take a whole number from 0, such as seeds."""
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return int(text)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints are errors like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError("usage.arguments", self.prog, message, f"run '{self.prog} --help'")
 
 
 def _overview() -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import registry
 from ..errors import InputError, did_you_mean
+from . import whole_number
 from .show import Show
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the pass")
     parser.add_argument("--data", metavar="D", help="samples: data file (YAML), folder, .npz, or file.py:callable")
     parser.add_argument("--target", default="onnxruntime:cpu", metavar="T", help="default: onnxruntime:cpu")
-    parser.add_argument("--seed", type=int, default=0, help="of random inputs")
+    parser.add_argument("--seed", type=whole_number, default=0, help="of random inputs")
     parser.add_argument("--all", action="store_true", help="show every node that was left alone")
     group = parser.add_argument_group("settings of the passes")
     users: dict[str, list[str]] = defaultdict(list)

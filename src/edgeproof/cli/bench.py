@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import whole_number
 from .show import Show
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=10, metavar="N", help="fresh processes (default: 10)")
     parser.add_argument("--inferences", type=int, default=200, metavar="N", help="timed per process (default: 200)")
     parser.add_argument("--out", default="runs/bench", metavar="FOLDER", help="default: runs/bench")
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs and the order of models")
+    parser.add_argument("--seed", type=whole_number, default=0, help="of the random inputs and the order of models")
 
 
 def run(args: argparse.Namespace, show: Show) -> int:

@@ -30,6 +30,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
     from ..policy import default_policy
 
     out = Path(args.out)
+    target = find_target(args.target, runtime_settings(args.target, args.set))
     with show.progress() as progress:
         model = demo_model(default_cache(), progress)
         if args.fetch_only:
@@ -37,7 +38,6 @@ def run(args: argparse.Namespace, show: Show) -> int:
             show.result({"model": str(model)})
             return 0
         data = demo_data(out.with_name(f"{out.name}-words"), args.samples, progress)
-        target = find_target(args.target, runtime_settings(args.target, args.set))
         result = optimize(model, load_spec(str(data)), default_policy(), target, out, seed=args.seed, progress=progress)
     show.text(f"The same by hand:\n  edgeproof optimize {model} --data {data} --set {THREADS} --out {out}")
     return finish(result, out, show)

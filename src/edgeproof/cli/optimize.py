@@ -9,6 +9,7 @@ exit codes: 0 accept, 1 reject, 5 hold
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from .. import registry
 from ..errors import VERDICT_EXIT, InputError, did_you_mean
 from ..target import Setting
+from . import whole_number
 from .show import Show
 
 
@@ -38,7 +40,7 @@ def run_flags(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="fix a setting of the runtime, e.g. threads=1"
     )
     parser.add_argument("--out", default="runs/run", metavar="RUN", help="folder of the run (default: runs/run)")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample split and all random choices")
+    parser.add_argument("--seed", type=whole_number, default=0, help="of the sample split and all random choices")
 
 
 def run(args: argparse.Namespace, show: Show) -> int:
@@ -110,10 +112,13 @@ def typed(text: str, like: Any, subject: str) -> Setting:
             return False
         raise InputError("settings.value", subject, f"{text!r} is not true or false", "write true or false")
     try:
-        return type(like)(text)  # type: ignore[no-any-return]
+        value: Setting = type(like)(text)
     except (TypeError, ValueError) as e:
         kind = type(like).__name__
         raise InputError("settings.value", subject, f"{text!r} is no {kind}", f"the default is {like!r}") from e
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError("settings.value", subject, f"{text!r} is not finite", f"the default is {like!r}")
+    return value
 
 
 def _row(candidate: Mapping[str, Any], metric: str) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,16 +24,26 @@ class Show:
 
     def __init__(self, *, json: bool = False) -> None:
         self.json = json
+        # Commands run with stdout redirected, so that only what is shown here arrives there.
+        self._out = sys.stdout if sys.stdout is not None else io.StringIO()  # None: closed before the start
+        if isinstance(self._out, io.TextIOWrapper):
+            self._out.reconfigure(errors="backslashreplace")  # names may hold what the terminal's encoding lacks
+
+        # A JSON document that is not in UTF-8 is none (RFC 8259, 8.1); escapes are read alike everywhere.
+        self._ascii = (self._out.encoding or "").lower().replace("-", "") != "utf8"
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._out, flush=True)
 
     def result(self, value: Any) -> None:
         """The command's result, when JSON was asked for."""
         if self.json:
-            print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+            self._print(json.dumps(value, indent=2, ensure_ascii=self._ascii, allow_nan=False))
 
     def text(self, text: str = "") -> None:
         """A line for people; silent with ``--json``."""
         if not self.json:
-            print(text)
+            self._print(visible(text))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "", right: str = "") -> None:
         """A table for people; silent with ``--json``.
@@ -55,19 +67,30 @@ class Show:
             last = i == len(columns) - 1
             table.add_column(column, justify="right" if is_right else "left", no_wrap=not last, overflow="fold")
         for row in rows:
-            table.add_row(*(_escape(cell) for cell in row))
-        console = Console(width=None if sys.stdout.isatty() else 160)
-        console.print(table)
+            table.add_row(*(_escape(visible(cell, "")) for cell in row))
+        console = Console(file=self._out, width=None if self._out.isatty() else 160)
+        with console.capture() as captured:  # a pipe that is closed is then met here, not within rich, which exits
+            console.print(table)
+        self._print(captured.get().removesuffix("\n"))
 
     def note(self, text: str) -> None:
         """A remark on stderr."""
-        print(text, file=sys.stderr)
+        print(visible(text), file=sys.stderr)
+
+    def interrupted(self, text: str) -> None:
+        """Say that the command was interrupted."""
+        self.result({"error": {"code": "interrupted", "problem": text, "exit_code": 130}})
+        self.note(f"interrupted; {text}")
+
+    def silence(self) -> None:
+        """Send what is still buffered nowhere: whoever read it is gone. Source: Python's docs on SIGPIPE."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())
 
     def error(self, error: EdgeproofError) -> None:
         """An error: JSON on stdout when asked for, two lines on stderr in any case."""
         if self.json:
-            print(json.dumps({"error": error.to_json()}, indent=2, ensure_ascii=False))
-        print(str(error), file=sys.stderr)
+            self.result({"error": error.to_json()})
+        print(visible(str(error)), file=sys.stderr)
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
@@ -89,7 +112,7 @@ class Show:
         )
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("starting", total=1.0)
-            yield lambda what, share: bar.update(task, description=_escape(what), completed=share)
+            yield lambda what, share: bar.update(task, description=_escape(visible(what)), completed=share)
 
 
 def _lines() -> Progress:
@@ -101,9 +124,18 @@ def _lines() -> Progress:
         head, now = what.partition(":")[0], time.monotonic()
         if (head != stage and now - last >= 1) or now - last >= 10:
             stage, last = head, now
-            print(f"[{share:4.0%}] {what}", file=sys.stderr, flush=True)
+            print(f"[{share:4.0%}] {visible(what)}", file=sys.stderr, flush=True)
 
     return tell
+
+
+def visible(text: str, kept: str = "\n\t") -> str:
+    r"""Text with control and direction characters spelled out: a name in a model must not steer the terminal.
+
+    >>> visible("red \x1b[31m")
+    'red \\x1b[31m'
+    """
+    return "".join(c if c in kept or c == " " or c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _escape(text: str) -> str:

@@ -60,7 +60,7 @@ def _items(make: Callable[[], Any], subject: str) -> Sequence[Any]:
             return made
         if isinstance(made, Iterable) and not isinstance(made, str | bytes | Mapping):
             return list(made)
-    except Exception as e:  # the user's code may raise anything
+    except (Exception, SystemExit) as e:  # the user's code may raise anything, and call exit()
         raise InputError("data.callable", subject, f"raised {type(e).__name__}: {e}", "run it on its own first") from e
     raise InputError(
         "data.callable",

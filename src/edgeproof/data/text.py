@@ -114,7 +114,7 @@ def _tokenized(
         name, text, label = rows[i]
         try:
             tokens = tokenize(text)
-        except Exception as e:  # the user's code may raise anything
+        except (Exception, SystemExit) as e:  # the user's code may raise anything, and call exit()
             raise InputError(
                 "data.callable", tokenizer, f"raised {type(e).__name__}: {e} on {name}", "run it on its own first"
             ) from e
