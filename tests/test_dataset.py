@@ -300,3 +300,17 @@ def test_the_python_examples_of_the_page_run(tmp_path: Path) -> None:
     assert [data[i].truth for i in range(len(data))] == [0, 1, 2]
     error = registry.callable_at("score.py:error", tmp_path)
     assert (error({"price": np.array([[3.0]])}, 5, {}), error.better) == (2.0, "lower")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["path: d\noptions: 3\n", "path: d\nlimit: " + "9" * 5000 + "\n", "path: 2020-99-99\n"],
+    ids=["options that are a number", "a number too long to read", "a date that does not exist"],
+)
+def test_values_that_yaml_or_python_trip_over_are_bad_input(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "d" / "0").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError):
+        load_spec(text)

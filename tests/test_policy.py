@@ -210,3 +210,8 @@ def test_every_key_is_documented() -> None:
         assert f"| `{key}` |" in text
     for name in BUILT_IN:
         assert f"`{name}`" in text
+
+
+def test_a_count_too_long_to_read_is_refused() -> None:
+    with pytest.raises(InputError, match="expected a whole number of at least 2"):
+        policy_from({"runs": "9" * 5000, "rules": [{"metric": "size", "op": "<=", "limit": "1"}]}, "p", METRICS)

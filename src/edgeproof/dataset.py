@@ -335,7 +335,7 @@ def _from_yaml(text: str, root: Path, subject: str) -> DataSpec:
 
     try:
         value = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as e:
+    except (yaml.YAMLError, RecursionError, ValueError) as e:  # ValueError: dates and numbers that are none
         problem = " ".join(str(e).split())
         raise InputError("data.not_yaml", subject, f"is not valid YAML: {problem}", "see docs/data.md") from e
     if isinstance(value, Mapping) and "names" in value and "format" not in value:  # a YOLO data file of its own
@@ -349,11 +349,10 @@ def _from_yaml(text: str, root: Path, subject: str) -> DataSpec:
         is_callable = spec.get("format") == "callable" or (not where.exists() and _CALLABLE.match(named) is not None)
         if "format" not in spec:
             guess = _guess_callable(named) if is_callable or not where.exists() else _guess(where)
-            spec = {
-                **spec,
-                "format": guess["format"],
-                "options": {**guess.get("options", {}), **(spec.get("options") or {})},
-            }
+            spec = {**spec, "format": guess["format"]}
+            options = spec.get("options") or {}
+            if "options" in guess and isinstance(options, Mapping):  # other kinds are refused below
+                spec["options"] = {**guess["options"], **options}
         spec = {**spec, "root": str(root), "path": named if is_callable else str(where)}
     return DataSpec.from_json(spec, subject)
 

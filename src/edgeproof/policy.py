@@ -315,7 +315,7 @@ def _decimal(value: Any, subject: str) -> Decimal:
 
 def _count(value: Any, subject: str, least: int) -> int:
     text = str(value)
-    if not text.isdecimal() or not text.isascii() or int(text) < least:
+    if not text.isdecimal() or not text.isascii() or len(text) > 18 or int(text) < least:
         raise InputError(
             "policy.value",
             subject,

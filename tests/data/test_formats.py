@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -482,3 +483,10 @@ def test_boxes_from_a_callable_are_digested(tmp_path: Path) -> None:
     other = Boxes(np.ones((1, 4), np.float32), np.zeros(1, np.int64), np.ones(1, np.float32))
     assert _truth_print(box) != _truth_print(other)
     assert _truth_print(np.int64(3)) == 3
+
+
+def test_an_array_that_claims_a_negative_size_is_refused(tmp_path: Path) -> None:
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (-5, 3), }".ljust(117) + b"\n"
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"1234")
+    assert refused(lambda: opened(tmp_path / "a.npz", VECTOR)).code == "data.not_arrays"

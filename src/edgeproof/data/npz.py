@@ -89,7 +89,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
                 for info in archive.infolist()
                 if info.filename.endswith(".npy")
             }
-    except (OSError, ValueError, EOFError, SyntaxError, zipfile.BadZipFile, struct.error) as e:
+    except (OSError, ValueError, OverflowError, EOFError, SyntaxError, zipfile.BadZipFile, struct.error) as e:
         if "object" in str(e).lower():
             raise InputError(
                 "data.pickle",

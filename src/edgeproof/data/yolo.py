@@ -76,7 +76,7 @@ def _config(path: Path) -> tuple[Mapping[str, Any], Path]:
         return {}, path
     try:
         value = yaml.safe_load("\n".join(lines_of(file)))
-    except yaml.YAMLError as e:
+    except (yaml.YAMLError, RecursionError, ValueError) as e:
         raise InputError("data.not_yaml", str(file), f"is not valid YAML: {' '.join(str(e).split())}", "fix it") from e
     if not isinstance(value, Mapping):
         raise InputError("data.not_yaml", str(file), "holds no keys; expected names, train and val", "see docs/data.md")
