@@ -114,6 +114,7 @@ def judge(
     quality: str = "accuracy",
     control: Control | None = FIT,
     absent: dict[str, str] | None = None,
+    void: str = "",
     **policy: Any,
 ) -> Verdict:
     def named(side: Measurement | tuple[Measurement, ...] | None) -> dict[str, Measurement]:
@@ -128,6 +129,7 @@ def judge(
         control=control,
         absent=absent,
         metrics=metric,
+        void=void,
     )
 
 
@@ -262,6 +264,18 @@ def test_accuracy_is_decided_on_tangos_bound() -> None:
     check = judge(DROP, measured("accuracy", cand), measured("accuracy", base)).checks[0]
     assert check.got == pytest.approx(0.003)
     assert (check.low, check.high) == pytest.approx(tango_bounds(18, 15, 1000, 0.05, 0.05))
+
+
+def test_an_original_that_only_guesses_has_no_quality_to_lose() -> None:
+    scores = measured("accuracy", answers(1000, range(900)))
+    verdict = judge(DROP, scores, scores, void="the original scores 0.1, as guessing would")
+    assert (verdict.state, verdict.why) == ("hold", "accuracy: the original scores 0.1, as guessing would")
+
+
+def test_a_difference_of_nothing_is_shown_as_0() -> None:
+    base = measured("accuracy", answers(3000))
+    assert judge(DROP, base, base).why == "every rule passes"
+    assert judge(DROP, base, base).checks[0].reason.startswith("accuracy drop is 0 (95 % bound")
 
 
 def test_a_clear_loss_of_accuracy_is_rejected() -> None:

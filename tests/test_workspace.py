@@ -16,6 +16,14 @@ def test_the_same_request_goes_on_and_another_is_refused(tmp_path):
         Workspace.create(tmp_path / "run", {**REQUEST, "model": "sha256:b"})
 
 
+def test_the_very_place_of_a_difference_is_named(tmp_path):
+    rules = [{"metric": "size", "limit": "1"}, {"metric": "quality", "limit": "0.02"}]
+    Workspace.create(tmp_path / "run", {"policy": {"rules": rules}})
+    changed = [rules[0], {"metric": "quality", "limit": "0.03"}]
+    with pytest.raises(InputError, match=r"another policy.rules\[1\].limit: 0.02; now 0.03"):
+        Workspace.create(tmp_path / "run", {"policy": {"rules": changed}})
+
+
 def test_a_folder_with_other_things_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("")
     with pytest.raises(InputError, match="is a folder with other things in it"):

@@ -71,6 +71,7 @@ def decide(
     control: Control | None = None,
     absent: Mapping[str, str] | None = None,
     metrics: Callable[[str], Metric] | None = None,
+    void: str = "",
 ) -> Verdict:
     """Decide.
 
@@ -82,10 +83,13 @@ def decide(
         control: The environment's A/A check; its problems make all measurements of runs void, and so does its absence.
         absent: Metric → why there is no measurement of it, for the reason.
         metrics: From a metric's name to the metric; the registry's when left out.
+        void: Why the quality scores say nothing (the original itself only guesses); rules on quality then hold.
     """
     find = metrics or _registered
     checks = tuple(
-        _check(
+        _open(rule, "incomparable", f"{quality_metric}: {void}")
+        if void and rule.metric == "quality"
+        else _check(
             policy,
             rule,
             quality_metric if rule.metric == "quality" else rule.metric,
@@ -352,9 +356,11 @@ def _decimal(x: float) -> Decimal:
 
 
 def _show(x: Decimal) -> str:
-    value = float(x)
+    value = float(x) + 0.0  # no minus before a zero
     if not math.isfinite(value):
         return "unknown"
+    if abs(value) < 5e-9:
+        return "0"
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 

@@ -184,13 +184,27 @@ def _line(value: Mapping[str, Any]) -> bytes:
 
 def _same_request(root: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     for key in sorted(set(kept) | set(asked)):
-        if kept.get(key) != asked.get(key):
+        where, old, new = _difference(key, kept.get(key), asked.get(key))
+        if where:
             raise InputError(
                 "workspace.other_request",
                 str(root),
-                f"holds a run with another {key}: {_short(kept.get(key))}; now {_short(asked.get(key))}",
+                f"holds a run with another {where}: {_short(old)}; now {_short(new)}",
                 "give --out another folder, or delete this one to start again",
             )
+
+
+def _difference(where: str, old: Any, new: Any) -> tuple[str, Any, Any]:
+    """The first place where two JSON values differ, with both values; an empty place when they are equal."""
+    if old == new:
+        return "", old, new
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        inner = [(f"{where}.{k}", old.get(k), new.get(k)) for k in sorted(set(old) | set(new))]
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        inner = [(f"{where}[{i}]", a, b) for i, (a, b) in enumerate(zip(old, new, strict=True))]
+    else:
+        return where, old, new
+    return next(_difference(*item) for item in inner if item[1] != item[2])
 
 
 def _short(value: Any) -> str:

@@ -176,6 +176,7 @@ def _use(run: Run) -> Html:
         ("file", code("best.onnx")),
         ("digest", short(best.get("model"))),
         ("runs on", target),
+        ("takes", str(kept.get("takes") or "what the original takes")),
         ("runtime settings", words_),
         ("made by", _recipe(as_map(best.get("recipe")))),
     ]
