@@ -29,8 +29,8 @@ def section(run: Run) -> Html:
     body = [_row(run, i, row) for i, row in enumerate(run.rows, 1)]
     note = (
         "Intervals are 95 %. A speed-up is the geometric mean over rounds of original ÷ candidate, from medians. "
-        "Values marked “search” are the original's, changed by the speed-up and the drop that the shorter search found on "
-        "other samples; they rank but do not prove."
+        "Values marked “search” are the original's, changed by the speed-up and the drop that the shorter search found "
+        "on other samples; they rank but do not prove."
     )
     return join(table(columns, body, "Candidates", cards=True), h("p", {"class": "note"}, note))
 
