@@ -49,6 +49,74 @@ class LayerTime:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerFact:
+    """What is known of one layer that could run in INT8.
+
+    Attributes:
+        name: First output of its node, unique in the graph.
+        label: What to call it for people.
+        op: Operator.
+        error: Noise-to-signal ratio at the model's outputs with it alone in INT8.
+        float_ms: Time of it, and of what follows it up to the next layers, in the float model.
+        int8_ms: The same in the model with all layers in INT8, changes of precision included.
+        verified: The error of a true INT8 model of this layer alone, where one was made.
+    """
+
+    name: str
+    label: str
+    op: str
+    error: float
+    float_ms: float
+    int8_ms: float
+    verified: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A tensor between layers, which must change precision when they differ in it.
+
+    Attributes:
+        maker: Layer that makes it.
+        readers: Layers that read it.
+        ms: What a change of precision costs.
+    """
+
+    maker: str
+    readers: tuple[str, ...]
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFacts:
+    """What a search for mixed precision knows beforehand.
+
+    Attributes:
+        layers: Every layer that could run in INT8, in graph order.
+        crossings: Tensors between them.
+        timed: Whether there are times; without a profile of the runtime all are 0.
+        inferences: How many inferences it took to find out.
+        samples: On how many samples the errors were measured.
+    """
+
+    layers: tuple[LayerFact, ...]
+    crossings: tuple[Crossing, ...]
+    timed: bool
+    inferences: int = 0
+    samples: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> LayerFacts:
+        """Inverse of `to_json`."""
+        crossings = tuple(Crossing(c["maker"], tuple(c["readers"]), c["ms"]) for c in value["crossings"])
+        layers = tuple(LayerFact(**v) for v in value["layers"])
+        return LayerFacts(layers, crossings, value["timed"], value["inferences"], value["samples"])
+
+
+@dataclass(frozen=True, slots=True)
 class LegRun:
     """One leg (baseline, control or candidate) within one fresh process.
 

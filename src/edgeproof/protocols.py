@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from .change import Change
 from .dataset import DataSpec, Example, Feeds
-from .measurement import Better, LayerTime, Placement, Score
+from .measurement import Better, LayerFacts, LayerTime, Placement, Score
 from .model import Model, TensorSpec
 from .recipe import Recipe
 from .target import Target
@@ -181,3 +181,29 @@ class Strategy(Protocol):
 
     def tell(self, recipe: Recipe, result: Mapping[str, Any]) -> None:
         """The result of a recipe that was asked for."""
+
+
+class Probe(Protocol):
+    """Answers what a strategy may want to know before it proposes. Answers are kept: asking again costs nothing."""
+
+    def output_error(self, recipe: Recipe) -> float | None:
+        """Output error of what a recipe makes, on a few samples that calibrated nothing.
+
+        Returns:
+            Noise-to-signal ratio against the float model; None when it cannot be made.
+        """
+
+    def layers(self, recipe: Recipe) -> LayerFacts | None:
+        """Error and time of every layer that a recipe's last step, ``int8``, quantises.
+
+        Returns:
+            None, when it quantises none or cannot be made.
+        """
+
+
+@runtime_checkable
+class Probing(Protocol):
+    """A strategy that wants to know more than results."""
+
+    def attach(self, probe: Probe) -> None:
+        """Called once, before the first `Strategy.ask`."""
