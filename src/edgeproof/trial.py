@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +40,8 @@ SEARCH_PLAN = Plan(alone=False, sensor_s=0.0)
 """The search only ranks: no cold start, no peak memory, no sensors."""
 
 FEEDS = 8
+MODELS_HELD = 6
+"""Models that stay in memory because another recipe may start from them; they share what weights they can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class Setup:
         target: Where it is to run.
         machine: Digest of the stable part of the environment.
         calibration: Histograms collected so far, shared by range methods; kept in the run's folder ``calibration``.
+        made: What beginnings of recipes made last in this process, by digest of their steps.
     """
 
     workspace: Workspace
@@ -70,6 +74,7 @@ class Setup:
     target: Target
     machine: str
     calibration: dict[str, Any] = field(default_factory=dict)
+    made: dict[str, tuple[Model, list[Change]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,26 +131,11 @@ def build(setup: Setup, recipe: Recipe, progress: Progress) -> Candidate:
     target = setup.target.with_settings(recipe.runtime)
     kept = setup.workspace.read(f"candidates/{recipe.name}/change.json")
     if kept is not None and kept["recipe"] == recipe.to_json() and path.is_file():
-        model = load_model(path)
-        if model.digest == kept["digest"]:
-            return Candidate(recipe, path, model.digest, target)
-    context = Context(
-        compile=lambda m: compile_for(setup.target, m),
-        feeds=lambda: calibration_feeds(setup),
-        samples=len(setup.parts.calibration),
-        target=target,
-        seed=recipe.seed,
-        progress=progress,
-        calibration=setup.calibration,
-    )
-    kept_calibration = setup.workspace.root / "calibration"
-    samples = digest_json([setup.dataset.digest, list(setup.parts.calibration)])
-    if not setup.calibration:
-        cache.fill(setup.calibration, kept_calibration, samples)
-    try:
-        model, changes = apply_recipe(setup.original, recipe, context)
-    finally:
-        cache.keep(setup.calibration, kept_calibration, samples)
+        with suppress(EdgeproofError):  # a damaged file is made again
+            model = load_model(path)
+            if model.digest == kept["digest"]:
+                return Candidate(recipe, path, model.digest, target)
+    model, changes = _applied(setup, recipe, progress)
     save_model(model, path)
     setup.workspace.write(
         f"candidates/{recipe.name}/change.json",
@@ -160,7 +150,7 @@ def build(setup: Setup, recipe: Recipe, progress: Progress) -> Candidate:
                     "pass": step.name,
                     "modified": change.modified,
                     "applied": list(change.applied),
-                    "declined": [list(d) for d in change.declined],
+                    "declined": [[node, _reason(recipe, node, why)] for node, why in change.declined],
                     "facts": change.facts,
                 }
                 for step, change in zip(recipe.steps, changes, strict=True)
@@ -168,6 +158,59 @@ def build(setup: Setup, recipe: Recipe, progress: Progress) -> Candidate:
         },
     )
     return Candidate(recipe, path, model.digest, target)
+
+
+def made(setup: Setup, recipe: Recipe, progress: Progress = lambda _what, _share: None) -> Model:
+    """What a recipe makes, without keeping it.
+
+    Raises:
+        EdgeproofError: from a pass that cannot do its work on this model.
+    """
+    return _applied(setup, recipe, progress)[0]
+
+
+def _applied(setup: Setup, recipe: Recipe, progress: Progress) -> tuple[Model, list[Change]]:
+    """Apply a recipe's passes, from the longest beginning of it that this process still holds."""
+    steps = recipe.steps
+    keys = [digest_json([first, recipe.seed]) for first in _beginnings(recipe)]
+    start = next((n for n in range(len(steps), 0, -1) if keys[n] in setup.made), 0)
+    model, changes = setup.made.pop(keys[start]) if start else (setup.original, [])
+    if start:
+        setup.made[keys[start]] = (model, changes)  # now the latest
+    context = Context(
+        compile=lambda m: compile_for(setup.target, m),
+        feeds=lambda: calibration_feeds(setup),
+        samples=len(setup.parts.calibration),
+        target=setup.target.with_settings(recipe.runtime),
+        seed=recipe.seed,
+        progress=progress,
+        calibration=setup.calibration,
+    )
+    kept_calibration = setup.workspace.root / "calibration"
+    samples = digest_json([setup.dataset.digest, list(setup.parts.calibration)])
+    if not setup.calibration:
+        cache.fill(setup.calibration, kept_calibration, samples)
+    try:
+        for n in range(start, len(steps)):
+            model, change = apply_recipe(model, replace(recipe, steps=steps[n : n + 1]), context)
+            changes = [*changes, *change]
+            setup.made[keys[n + 1]] = (model, changes)
+    finally:
+        cache.keep(setup.calibration, kept_calibration, samples)
+    for key in list(setup.made)[:-MODELS_HELD]:
+        del setup.made[key]
+    return model, changes
+
+
+def _beginnings(recipe: Recipe) -> list[Any]:
+    """The first 0, 1, … steps of a recipe as JSON."""
+    steps = recipe.to_json()["steps"]
+    return [steps[:n] for n in range(len(steps) + 1)]
+
+
+def _reason(recipe: Recipe, node: str, why: str) -> str:
+    """Why a node was left alone; the search's reason in place of the setting that it made of it."""
+    return recipe.reasons.get(node, why) if why.startswith("kept in float by the setting keep=") else why
 
 
 def summary(model: Model) -> dict[str, Any]:

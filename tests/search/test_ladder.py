@@ -1,5 +1,6 @@
 from edgeproof.search.ladder import FLOAT_STEPS, RANGE_METHODS, Ladder
 from edgeproof.target import QuantScheme, Target
+from search.probes import Table, facts
 
 CPU = Target("t:cpu", "t", "cpu", QuantScheme())
 
@@ -19,17 +20,36 @@ def test_a_target_without_integers_gets_no_int8():
     assert names == ["float", "fp16"]
 
 
-def test_every_range_method_is_tried_and_the_best_is_refined():
-    results = {"float": (1.2, 0), "int8-minmax": (2.0, 0.05), "int8-percentile": (1.9, 0.002), "int8-entropy": (1.5, 0)}
-    names = climb(Ladder(CPU), results)
-    assert [f"int8-{m}" for m in RANGE_METHODS] == names[1 : 1 + len(RANGE_METHODS)]
-    assert "int8-percentile-depthwise" in names
-    assert not [n for n in names if n.startswith("int8-minmax-")]
+def test_every_range_method_is_tried_without_a_probe():
+    names = climb(Ladder(CPU), {"float": (1.2, 0), "int8-minmax": (2.0, 0.0)})
+    assert names == ["float", *(f"int8-{m}" for m in RANGE_METHODS), "fp16"]
 
 
-def test_when_no_int8_keeps_its_quality_the_least_bad_is_refined():
-    results = {"float": (1.2, 0), "int8-minmax": (2.0, 0.05), "int8-percentile": (1.9, 0.03)}
-    assert "int8-percentile-inner" in climb(Ladder(CPU), results)
+def test_only_the_methods_whose_outputs_are_closest_are_measured():
+    ladder = Ladder(CPU)
+    probe = Table(errors={"int8-percentile": 0.3, "int8-minmax": 0.1, "int8-entropy": 0.4, "int8-mse": 0.2})
+    ladder.attach(probe)
+    names = climb(ladder, {"float": (1.2, 0), "int8-minmax": (2.0, 0.0)})
+    assert names == ["float", "int8-minmax", "int8-mse", "fp16"]
+    assert set(probe.errors) <= set(probe.asked)
+
+
+def test_a_method_that_cannot_be_made_is_proposed_so_that_its_reason_is_shown():
+    ladder = Ladder(CPU)
+    ladder.attach(Table())
+    assert climb(ladder, {"float": (1.2, 0)}) == ["float", f"int8-{RANGE_METHODS[0]}", "fp16"]
+
+
+def test_mixed_precision_follows_with_the_better_method_over_all_layers():
+    ladder = Ladder(CPU, threads=(1,))
+    known = facts({"a": (0.2, 2.0, 1.0), "b": (0.1, 1.0, 2.0)})
+    ladder.attach(Table(known, {"int8-minmax": 0.1, "int8-mse": 0.2}))
+    results = {"float": (1.2, 0), "int8-minmax": (2.0, 0.5), "int8-mse": (1.9, 0.0), "int8-mixed-1": (2.5, 0.0)}
+    names = climb(ladder, results)
+    assert names == ["float", "int8-minmax", "int8-mse", "int8-mixed-1", "fp16", "int8-mixed-1-1-thread"]
+    recipe = ladder.results["int8-mixed-1"][0]
+    assert recipe.steps[-1].settings == {"method": "mse", "keep": "b"}
+    assert ladder.results["int8-mixed-1-1-thread"][0].reasons == recipe.reasons
 
 
 def test_int8_is_built_on_the_clean_float_graph_unless_that_failed():

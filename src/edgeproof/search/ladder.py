@@ -1,8 +1,9 @@
 """The default strategy: one rung at a time, each built on the best of the rungs below.
 
-Rungs, in order: a clean float graph; INT8 by each range method; the best INT8 again with more and with fewer operators
-in integers; FP16; more or fewer threads. A rung is left out when the target cannot use it. The strategy sees only
-speed-ups and quality drops on the search samples; it decides nothing.
+Rungs, in order: a clean float graph; INT8 of the inner layers without depthwise convolutions, by the range methods
+whose outputs come closest to the float model's on held-out samples; mixed precision with the better of them (`Mixed`);
+FP16; more or fewer threads. A rung is left out when the target cannot use it. The strategy sees only speed-ups and
+quality drops on the search samples, and what its probe tells of layers; it decides nothing.
 """
 
 from __future__ import annotations
@@ -11,14 +12,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from ..protocols import Strategy
+from ..protocols import Probe, Strategy
 from ..recipe import Recipe, Step
 from ..target import Target
+from .mixed import Mixed
 
-FLOAT_STEPS: tuple[str, ...] = ("simplify", "fuse_activation", "fold_affine")
+FLOAT_STEPS: tuple[str, ...] = ("simplify",)
 """What makes the clean float graph, in order."""
 
 RANGE_METHODS: tuple[str, ...] = ("percentile", "minmax", "entropy", "mse")
+
+MEASURED_METHODS = 2
+"""Range methods that are measured in full; the others lose by the error of their outputs."""
+
+EVALUATIONS = 4
+"""Full evaluations of the rung of mixed precision, at most."""
 
 
 @final
@@ -41,11 +49,18 @@ class Ladder:
     seed: int = 0
     results: dict[str, tuple[Recipe, Mapping[str, Any]]] = field(default_factory=dict)
     _plan: Iterator[Recipe] | None = None
+    _probe: Probe | None = None
+    _mixed: Mixed | None = None
 
     @property
     def expected(self) -> int:
-        """The number of rungs."""
-        return 2 + len(self.threads) + (len(RANGE_METHODS) + 3 if self.target.scheme else 0)
+        """The number of rungs, at most."""
+        int8 = len(RANGE_METHODS) if self._probe is None else MEASURED_METHODS + EVALUATIONS
+        return 2 + len(self.threads) + (int8 if self.target.scheme else 0)
+
+    def attach(self, probe: Probe) -> None:
+        """Where errors and times come from. Without it, all range methods are measured and none is mixed."""
+        self._probe = probe
 
     def ask(self) -> Recipe | None:
         """The next recipe, or None when all rungs are climbed."""
@@ -56,6 +71,8 @@ class Ladder:
     def tell(self, recipe: Recipe, result: Mapping[str, Any]) -> None:
         """Results are ``ok`` (bool), ``speedup`` (baseline / candidate) and ``drop`` (quality)."""
         self.results[recipe.name] = (recipe, result)
+        if self._mixed is not None:
+            self._mixed.tell(recipe, result)
 
     def best(self, *prefixes: str) -> Recipe | None:
         """The fastest good recipe whose name starts with one of ``prefixes``; the least bad one when none is good."""
@@ -75,20 +92,35 @@ class Ladder:
         if not clean:
             base = fixed
         if self.target.scheme is not None:
-            for method in RANGE_METHODS:
-                yield self._int8(f"int8-{method}", base, method=method, depthwise=False)
+            inner = {"depthwise": False, "first_last": False}
+            yield from self._closest([self._int8(f"int8-{m}", base, method=m, **inner) for m in RANGE_METHODS])
             best = self.best("int8-")
-            if best is not None:
-                settings = dict(best.steps[-1].settings)
-                yield self._int8(f"{best.name}-depthwise", base, **{**settings, "depthwise": True})
-                yield self._int8(f"{best.name}-conv", base, **{**settings, "ops": "Conv"})
-                yield self._int8(f"{best.name}-inner", base, **{**settings, "first_last": False})
+            if best is not None and self._probe is not None:
+                yield from self._mix(self._int8("int8-all", base, method=best.steps[-1].settings["method"]))
         yield Recipe("fp16", (*base, Step("fp16")), seed=self.seed)
         best = self.best("float", "int8-", "fp16")
         if best is not None:
             for count in self.threads:
                 name = f"{best.name}-{count}-thread" + ("s" if count > 1 else "")
-                yield Recipe(name, best.steps, {**best.runtime, "threads": count}, self.seed)
+                yield Recipe(name, best.steps, {**best.runtime, "threads": count}, self.seed, best.reasons)
+
+    def _closest(self, recipes: list[Recipe]) -> list[Recipe]:
+        """The recipes whose outputs are least off; all of them without a probe."""
+        if self._probe is None:
+            return recipes
+        errors = {recipe.name: self._probe.output_error(recipe) for recipe in recipes}
+        made = [recipe for recipe in recipes if errors[recipe.name] is not None]
+        made.sort(key=lambda recipe: errors[recipe.name] or 0.0)
+        # One that cannot be made is still proposed when none can, so that its reason is shown.
+        return made[:MEASURED_METHODS] or recipes[:1]
+
+    def _mix(self, whole: Recipe) -> Iterator[Recipe]:
+        assert self._probe is not None
+        self._mixed = Mixed(whole, self.max_drop, EVALUATIONS)
+        self._mixed.attach(self._probe)
+        while (recipe := self._mixed.ask()) is not None:
+            yield recipe
+        self._mixed = None
 
     def _int8(self, name: str, base: tuple[Step, ...], **settings: Any) -> Recipe:
         return Recipe(name, (*base, Step("int8", settings)), seed=self.seed)
