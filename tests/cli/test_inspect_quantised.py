@@ -62,6 +62,14 @@ def test_samples_and_the_float_model_add_what_can_only_be_measured(folder, capsy
     assert value["tensors"]["r"]["values"] == 12 * 8 * 16 * 16
 
 
+def test_ranges_are_written_as_tensorrt_keeps_them(folder, tmp_path, capsys):
+    assert main(["inspect", str(folder / "int8.onnx"), "--quant", "--trt-cache", str(tmp_path / "c")]) == 0
+    lines = (tmp_path / "c").read_text().splitlines()
+    assert lines[0] == "TRT-8601-EntropyCalibration2"
+    assert {line.rpartition(":")[0] for line in lines[1:]} >= {"x", "r", "c"}
+    assert "wrote" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("place", ["candidates/int8/model.onnx", "best.onnx"])
 def test_a_model_in_a_run_is_explained_by_what_the_run_kept(folder, capsys, place):
     value = told(capsys, folder / "run" / place, "--quant")

@@ -30,7 +30,7 @@ NAMES = 8
 def show_quantised(args: argparse.Namespace, show: Show) -> int:
     """Show layers, or one tensor."""
     from ..model import load_model
-    from ..optimize import find_target
+    from ..target import find_target
 
     model = load_model(args.model)
     target = find_target(args.target, {})
@@ -98,6 +98,8 @@ def _layers(
     seen = measure(model, _compile(target), feeds, reference) if feeds is not None else {}
     rows = explain(model, target.scheme, reference=reference, kept=facts, seen=seen, reasons=reasons)
     timed = _timed(rows, folder)
+    if args.trt_cache is not None:
+        _write_trt_cache(args.trt_cache, model, show)
     if show.json:
         result = {
             "model": str(args.model),
@@ -116,6 +118,16 @@ def _layers(
     _table(integer, timed, show)
     _in_float(rows, show, everything=args.layers)
     return 0
+
+
+def _write_trt_cache(path: Path, model: Model, show: Show) -> None:
+    """The activations' ranges as a calibration cache; TensorRT takes the larger side of each."""
+    from ..graph.quantised import coded
+    from ..quant.trt_cache import from_ranges, write_cache
+
+    held = {c.name: c.range for c in coded(model.graph.graph).values() if c.kind == "activation"}
+    write_cache(path, from_ranges(held))
+    show.text(f"wrote {path} ({len(held)} tensors)")
 
 
 def _timed(rows: list[LayerRow], folder: Path | None) -> dict[str, dict[str, Any]]:

@@ -72,6 +72,9 @@ def quantised_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--samples", type=int, default=32, metavar="N", help="at most so many of them; default: 32")
     group.add_argument("--against", type=Path, metavar="FLOAT", help="the float model, for errors against it")
     group.add_argument("--target", default="onnxruntime:cpu", metavar="T", help="default: onnxruntime:cpu")
+    group.add_argument(
+        "--trt-cache", type=Path, metavar="FILE", help="with --quant: write ranges as TensorRT keeps them"
+    )
     group.add_argument("--tensor", metavar="NAME", help="how one tensor's values are spread, and its range")
     group.add_argument("--picture", type=Path, metavar="FILE.svg", help="with --tensor: a picture of that")
 

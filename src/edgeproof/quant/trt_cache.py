@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import os_error, write_text
+from .histogram import Histogram
 
 VERSION = 8601
 ALGORITHM = "EntropyCalibration2"
@@ -51,6 +52,14 @@ class TrtCache:
         """
         lines = [f"{name}: {struct.pack('>f', scale).hex()}" for name, scale in self.scales.items()]
         return "\n".join([f"TRT-{self.version}-{self.algorithm}", *lines, ""])
+
+
+def within(chosen: tuple[float, float], histogram: Histogram) -> tuple[float, float]:
+    """A symmetric range without the side that a tensor was never seen on, which asymmetric codes need not cover."""
+    low, high = chosen
+    if not histogram.seen:
+        return low, high
+    return (0.0 if histogram.low >= 0 else low), (0.0 if histogram.high <= 0 else high)
 
 
 def from_ranges(ranges: Mapping[str, tuple[float, float]], version: int = VERSION) -> TrtCache:
