@@ -79,7 +79,7 @@ def test_settling_says_how_many_samples_it_took():
     model = small_cnn()
     facts = Int8(settle=True)(model, context(model, 64)).facts["calibration"]
     assert facts["of"] == 64
-    assert facts["samples"] in (16, 32, 64)
+    assert facts["samples"] in (32, 64)
     assert "calibration" not in Int8()(model, context(model, 4)).facts
 
 

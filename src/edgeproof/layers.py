@@ -15,9 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import EdgeproofError
+from .graph.quantised import is_quantised
 from .measurement import LayerTime, Placement
 from .model import Model, load_model
+from .quant import explain
 from .quant.calibration import observed
+from .quant.latency import layer_times, owners
+from .target import Target
 from .trial import Candidate, Setup, backend_of, compile_for
 
 REPEATS = 20
@@ -49,7 +53,49 @@ def layer_report(setup: Setup, candidate: Candidate, clean: Candidate | None) ->
         "errors": errors,
         "error_examples": ERROR_EXAMPLES if errors else 0,
         "error_against": against.name if against is not None else "original",
+        "quantised": _quantised(setup, candidate, model, reference),
     }
+
+
+def _quantised(setup: Setup, candidate: Candidate, model: Model, reference: Model) -> list[dict[str, Any]]:
+    """One row per computing node of a quantised candidate: precision, range, error, time before and after, reason."""
+    if not is_quantised(model.graph.graph):
+        return []
+    facts, reasons = explain.pass_facts(setup.workspace.read(f"candidates/{candidate.name}/change.json"))
+    keys = explain.layer_keys(model)
+    samples = (setup.dataset[index].feeds for index in setup.parts.search[:ERROR_EXAMPLES])
+    try:
+        seen = explain.measure(model, lambda m: compile_for(setup.target, m), samples, reference)
+        after, before = (
+            layer_times(owners(m.graph.graph, keys), _executed(setup, candidate.target, m)) for m in (model, reference)
+        )
+    except EdgeproofError:
+        seen, before, after = {}, {}, {}
+    rows = explain.explain(
+        model,
+        candidate.target.scheme,
+        reference=reference,
+        kept=facts,
+        seen=seen,
+        reasons=reasons,
+        before_ms=before,
+        after_ms=after,
+    )
+    return [row.to_json() for row in rows]
+
+
+def _executed(setup: Setup, target: Target, model: Model) -> tuple[LayerTime, ...]:
+    """What the runtime executed for a model, with times; empty where it gives no profile."""
+    if "profile" not in getattr(backend_of(target).settings, "__dataclass_fields__", {}):
+        return ()
+    session = compile_for(target.with_settings({"profile": True}), model)
+    try:
+        feeds = setup.dataset[setup.parts.search[0]].feeds
+        for _ in range(REPEATS):
+            session.run(feeds)
+        return session.layers()
+    finally:
+        session.close()
 
 
 def _profile(setup: Setup, candidate: Candidate, model: Model) -> tuple[list[dict[str, Any]], dict[str, Any]]:

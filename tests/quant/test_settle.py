@@ -24,9 +24,9 @@ def test_equal_samples_settle_at_the_second_look() -> None:
 
     settling = Settling()
     found = calibrate(model, ["x", "r"], compiled, stream(), enough=settling)
-    assert read == 16
-    assert found["x"].seen == 16 * 3 * 16 * 16
-    assert settling.facts(100) == {"stopped_early": True, "samples": 16, "of": 100, "settled_share": 1.0}
+    assert read == 32
+    assert found["x"].seen == 32 * 3 * 16 * 16
+    assert settling.facts(100) == {"stopped_early": True, "samples": 32, "of": 100, "settled_share": 1.0}
 
 
 def test_samples_that_grow_never_settle() -> None:

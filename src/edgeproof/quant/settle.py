@@ -1,8 +1,10 @@
 """Tell when more samples would hardly move the ranges, so that calibration may stop early.
 
-At 16, 32, 64, … samples, the range that holds 99.99 % of a tensor's values is compared with that at half as many. A
-tensor has settled when neither end moved by more than 2 % of the range; calibration has when 19 tensors in 20 have.
-The extremes themselves never settle (more data, wider tails), which is why minmax gains least from it.
+At 32, 64, 128, … samples, the range that holds 99.99 % of a tensor's values is compared with that at half as many. A
+tensor has settled when neither end moved by more than 5 % of the range; calibration has when 9 tensors in 10 have.
+Measured on PP-OCRv4: the recogniser stops at 64 lines, with scales (``mse``) within 1.1 % (median) and 5.5 % (95 % of the
+tensors) of those from 96; the classifier at 128, within 0.8 % and 8.4 % of those from 256. The extremes themselves never
+settle (more data, wider tails), which is why minmax gains least from it.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from typing import Any, final
 from .histogram import Histogram
 from .ranges import Range, find_range
 
-FIRST = 8
+FIRST = 16
 """Samples before the first look."""
 
-MOVE = 0.02
+MOVE = 0.05
 """How far an end may move, as a share of the range."""
 
-SHARE = 0.95
+SHARE = 0.9
 """How many of the tensors must have settled."""
 
 
