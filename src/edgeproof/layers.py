@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -18,11 +19,13 @@ from .errors import EdgeproofError
 from .graph.quantised import is_quantised
 from .measurement import LayerTime, Placement
 from .model import Model, load_model
+from .protocols import Context
 from .quant import explain
 from .quant.calibration import observed
 from .quant.latency import layer_times, owners
+from .recipe import Recipe
 from .target import Target
-from .trial import Candidate, Setup, backend_of, compile_for
+from .trial import Candidate, Setup, apply_recipe, backend_of, calibration_feeds, compile_for
 
 REPEATS = 20
 ERROR_EXAMPLES = 4
@@ -53,15 +56,17 @@ def layer_report(setup: Setup, candidate: Candidate, clean: Candidate | None) ->
         "errors": errors,
         "error_examples": ERROR_EXAMPLES if errors else 0,
         "error_against": against.name if against is not None else "original",
-        "quantised": _quantised(setup, candidate, model, reference),
+        "quantised": _quantised(setup, candidate, model, clean),
     }
 
 
-def _quantised(setup: Setup, candidate: Candidate, model: Model, reference: Model) -> list[dict[str, Any]]:
+def _quantised(setup: Setup, candidate: Candidate, model: Model, clean: Candidate | None) -> list[dict[str, Any]]:
     """One row per computing node of a quantised candidate: precision, range, error, time before and after, reason."""
     if not is_quantised(model.graph.graph):
         return []
-    facts, reasons = explain.pass_facts(setup.workspace.read(f"candidates/{candidate.name}/change.json"))
+    change = setup.workspace.read(f"candidates/{candidate.name}/change.json")
+    reference = _unquantised(setup, candidate.recipe, change, clean)
+    facts, reasons = explain.pass_facts(change)
     keys = explain.layer_keys(model)
     samples = (setup.dataset[index].feeds for index in setup.parts.search[:ERROR_EXAMPLES])
     try:
@@ -82,6 +87,25 @@ def _quantised(setup: Setup, candidate: Candidate, model: Model, reference: Mode
         after_ms=after,
     )
     return [row.to_json() for row in rows]
+
+
+def _unquantised(setup: Setup, recipe: Recipe, change: Any, clean: Candidate | None) -> Model:
+    """The float model that a recipe's quantising pass was given: folds before it changed weights and tensors.
+
+    The clean float graph is it when it was made by the same steps; else the steps are run again.
+    """
+    steps = recipe.steps[: explain.quantising_step(change)]
+    if clean is not None and clean.recipe.steps == steps:
+        return load_model(clean.path)
+    context = Context(
+        lambda m: compile_for(setup.target, m),
+        lambda: calibration_feeds(setup),
+        len(setup.parts.calibration),
+        setup.target,
+        recipe.seed,
+        calibration=setup.calibration,
+    )
+    return apply_recipe(setup.original, replace(recipe, steps=steps), context)[0]
 
 
 def _executed(setup: Setup, target: Target, model: Model) -> tuple[LayerTime, ...]:

@@ -29,7 +29,9 @@ def folder(tmp_path_factory) -> Path:
         (run / "candidates" / name).mkdir(parents=True)
         save_model(made, run / "candidates" / name / "model.onnx")
     step = {"pass": "int8", "declined": [list(d) for d in change.declined], "facts": change.facts}
-    (run / "candidates/int8/change.json").write_text(json.dumps({"steps": [step]}))
+    recipe = {"steps": [{"name": "int8", "settings": {}}]}
+    (run / "candidates/int8/change.json").write_text(json.dumps({"recipe": recipe, "steps": [step]}))
+    (run / "candidates/float/change.json").write_text(json.dumps({"recipe": {"steps": []}, "steps": []}))
     times = [{"name": "c1", "before_ms": 0.25, "after_ms": 0.125}]
     (run / "candidates/int8/layers.json").write_text(json.dumps({"quantised": times}))
     save_model(change.model, run / "best.onnx")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
+from edgeproof.model import Model
 from edgeproof.passes.int8 import Int8
 from edgeproof.quant.calibration import observed
-from edgeproof.quant.explain import explain, layer_keys, measure
+from edgeproof.quant.explain import explain, layer_keys, measure, quantising_step
 from edgeproof.quant.numerics import sqnr_db
 from small_nets import CPU, compiled, context, samples, small_cnn
 
@@ -84,3 +86,27 @@ def test_times_belong_to_layers_by_their_first_output():
     row = rows(before_ms={"a": 2.0}, after_ms={"a": 1.0})["c1"]
     assert (row.before_ms, row.after_ms) == (2.0, 1.0)
     assert layer_keys(CHANGE.model) == ("a", "c", "u", "y")
+
+
+def test_a_float_model_with_other_weights_of_the_same_names_is_not_taken_for_the_source():
+    other = {name: 7 * value for name, value in _weights(MODEL).items()}
+    row = {r.name: r for r in explain(CHANGE.model, CPU.scheme, reference=_with_weights(MODEL, other))}["c1"]
+    assert row.weight_from == "estimated"
+
+
+def test_the_quantising_step_is_the_first_whose_facts_hold_ranges():
+    steps = [{"pass": "simplify", "facts": {}}, {"pass": "int8", "facts": {"tensors": {}}}, {"pass": "other"}]
+    assert quantising_step({"steps": steps}) == 1
+    assert quantising_step({"steps": steps[:1]}) == 1
+    assert quantising_step(None) == 0
+
+
+def _weights(model: Model) -> dict[str, np.ndarray]:
+    return {n: v.const_value.numpy() for n, v in model.graph.graph.initializers.items()}
+
+
+def _with_weights(model: Model, weights: dict[str, np.ndarray]) -> Model:
+    graph = model.graph.clone()
+    for name, array in weights.items():
+        graph.graph.initializers[name].const_value = ir.tensor(array, name=name)
+    return Model.of(graph, "other")

@@ -53,9 +53,15 @@ def _candidate(path: Path) -> Path | None:
 
 
 def _float_model(folder: Path | None) -> Path | None:
-    """The clean float graph of the same run."""
+    """The clean float graph of the same run, when the quantised model was made from it."""
+    from ..quant.explain import quantising_step
+
     path = None if folder is None else folder.parent / "float" / "model.onnx"
-    return path if path is not None and path.is_file() else None
+    if folder is None or path is None or not path.is_file():
+        return None
+    change, clean = read_json(folder / "change.json"), read_json(path.with_name("change.json"))
+    steps = [c.get("recipe", {}).get("steps", []) for c in (change, clean)]
+    return path if steps[0][: quantising_step(change)] == steps[1] else None
 
 
 def _compile(target: Target) -> Callable[[Model], Session]:

@@ -26,6 +26,9 @@ from .layers import Scope, layer
 if TYPE_CHECKING:
     pass
 
+ANOTHER_DB = 15.0
+"""A float weight that is further below the estimate is another one: folds changed it before it was quantised."""
+
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Gather")
 
 
@@ -166,6 +169,17 @@ def pass_facts(change: Any) -> tuple[dict[str, Any], dict[str, str]]:
     return facts, reasons
 
 
+def quantising_step(change: Any) -> int:
+    """Index of the first step that put codes into the graph, by its facts; the number of steps when none did.
+
+    Args:
+        change: Content of ``change.json``; None when there is none.
+    """
+    steps = list((change or {}).get("steps", ()))
+    coding = [i for i, s in enumerate(steps) if {"tensors", "weights"} & set(s.get("facts", {}))]
+    return coding[0] if coding else len(steps)
+
+
 def reason_in_float(node: Computed, scheme: QuantScheme | None) -> str:
     """Why a node is in float, from the rules of placement; what the pass itself said is better where it is known."""
     if node.precision != "float":
@@ -274,14 +288,17 @@ def _weight(node: Computed, tensor: Coded, weights: Mapping[str, NDArray[Any]]) 
     }
     if real is None or not real.size:
         return facts
+    noise = float(np.mean(np.square(tensor.scale.astype(np.float64)))) / 12
+    signal = float(np.mean(np.square(real.astype(np.float64))))
+    estimate = _db(signal, noise)
     float_weight = tensor.original if tensor.original is not None else weights.get(node.label)
     if float_weight is not None and float_weight.shape == real.shape:
         sums = [0.0, 0.0]
         _accumulate(sums, float_weight, real)
-        return {**facts, "weight_db": _db(sums[0], sums[1]), "weight_from": "float weight"}
-    noise = float(np.mean(np.square(tensor.scale.astype(np.float64)))) / 12
-    signal = float(np.mean(np.square(real.astype(np.float64))))
-    return {**facts, "weight_db": _db(signal, noise), "weight_from": "estimated"}
+        measured = _db(sums[0], sums[1])
+        if measured is None or estimate is None or measured > estimate - ANOTHER_DB:
+            return {**facts, "weight_db": measured, "weight_from": "float weight"}
+    return {**facts, "weight_db": estimate, "weight_from": "estimated"}
 
 
 def _weights(model: Model) -> dict[str, NDArray[Any]]:

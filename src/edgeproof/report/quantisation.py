@@ -53,16 +53,19 @@ def _candidate(rows: Sequence[Mapping[str, Any]]) -> Html:
     words = f"{len(integer)} of {count(len(rows), 'node')} can run in integers."
     if both:
         words += f" Of {count(len(both), 'layer')} with times, {len(both) - slower} became faster and {slower} slower."
-    shown = _layers(quantised)
+    weighted = [r for r in quantised if r.get("weight") is not None]
+    others = [r for r in quantised if r.get("weight") is None]
+    shown = _layers(weighted, "Layers with quantised weights")
     return join(
         h("p", {}, words),
-        shown if len(quantised) <= OPENED else details(count(len(quantised), "quantised node"), shown),
+        shown if len(weighted) <= OPENED else details(f"{len(weighted)} layers with quantised weights", shown),
+        details(f"{len(others)} more in integers", _layers(others, "Other nodes in integers")) if others else None,
         h("h4", {}, "Left in float"),
         _reasons([r for r in rows if r.get("reason")]),
     )
 
 
-def _layers(rows: Sequence[Mapping[str, Any]]) -> Html:
+def _layers(rows: Sequence[Mapping[str, Any]], title: str) -> Html:
     columns = [
         Column("node"),
         Column("operator"),
@@ -92,7 +95,7 @@ def _layers(rows: Sequence[Mapping[str, Any]]) -> Html:
         ]
         for r in rows
     ]
-    return table(columns, body, "Quantised nodes")
+    return table(columns, body, title)
 
 
 def _range(row: Mapping[str, Any]) -> Node:
