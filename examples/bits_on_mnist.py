@@ -24,14 +24,13 @@ from edgeproof.dataset import Feeds, load_spec
 from edgeproof.evaluate import open_dataset
 from edgeproof.files import write_text
 from edgeproof.model import Model
-from edgeproof.optimize import find_target
 from edgeproof.passes.int8 import Int8
 from edgeproof.passes.simulate_bits import SimulateBits
 from edgeproof.protocols import Context
 from edgeproof.quant.numerics import sqnr_db
 from edgeproof.report.axes import Axis, grid, line, mark, path, text
 from edgeproof.report.markup import Html, h, join
-from edgeproof.target import Target
+from edgeproof.target import Target, find_target
 from edgeproof.trial import compile_for
 
 BITS = (16, 14, 12, 10, 9, 8, 7, 6, 5, 4, 3, 2)

@@ -13,8 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from edgeproof import load_model
 from edgeproof.dataset import load_spec
 from edgeproof.graph.inspection import inspect_model
-from edgeproof.optimize import find_target, optimize
+from edgeproof.optimize import optimize
 from edgeproof.policy import Policy, Rule
+from edgeproof.target import find_target
 
 
 def write_network(path: Path) -> None:

@@ -16,12 +16,13 @@ import pytest
 from edgeproof.backends.onnxruntime import OnnxRuntime
 from edgeproof.cli import main
 from edgeproof.dataset import load_spec
-from edgeproof.errors import InputError, UnsupportedError
+from edgeproof.errors import InputError, TrustError, UnsupportedError
 from edgeproof.measurement import LegRun
 from edgeproof.model import load_model, save_model
-from edgeproof.optimize import find_target, optimize
+from edgeproof.optimize import optimize
 from edgeproof.policy import Policy, Rule
 from edgeproof.recipe import Recipe, Step
+from edgeproof.target import find_target
 from small_nets import CPU, small_cnn
 
 LENIENT = Policy(
@@ -139,6 +140,65 @@ def test_a_rule_about_a_sensor_that_is_not_here_holds(job, tmp_path, monkeypatch
         assert "no power sensor" in result["candidates"][0]["why"]
 
 
+EVALUATOR = """
+def right(outputs, truth, meta):
+    return float(outputs["y"].argmax() == truth)
+
+right.kind = "proportion"
+"""
+
+
+def test_a_users_own_score_is_gated_like_any_other(job, tmp_path):
+    (tmp_path / "score.py").write_text(EVALUATOR)
+    data = tmp_path / "data.yaml"
+    data.write_text(f"format: npz\npath: {job / 'samples.npz'}\nevaluator: score.py:right\n")
+    policy = Policy("p", (Rule("quality", "<=", Decimal("0.5"), "drop", "baseline"),), runs=3, inferences=5)
+    out = tmp_path / "run"
+    result = optimize(job / "net.onnx", load_spec(str(data)), policy, CPU, out, strategy=Fixed([INT8]))
+    check = result["candidates"][0]["verdict"]["checks"][0]
+    assert (result["metric"], result["quality"]["kind"], check["state"]) == ("evaluator", "proportion", "pass")
+    (tmp_path / "score.py").unlink()
+    (tmp_path / "p.yaml").write_text("rules: [{metric: quality, op: '<=', limit: 0.5, relative_to: baseline}]\n")
+    assert main(["gate", "--policy", str(tmp_path / "p.yaml"), str(out / "result.json")]) == 0
+
+
+def test_an_original_that_only_guesses_is_never_accepted(job, tmp_path):
+    with np.load(job / "samples.npz") as kept:
+        np.savez(tmp_path / "wrong.npz", x=kept["x"], labels=(kept["labels"] + 1) % 2)
+    policy = Policy("p", (Rule("quality", "<=", Decimal("0.5"), "drop", "baseline"),), runs=3, inferences=5)
+    spec = load_spec(str(tmp_path / "wrong.npz"))
+    result = optimize(job / "net.onnx", spec, policy, CPU, tmp_path / "run", strategy=Fixed([SIMPLE]))
+    assert result["state"] == "hold"
+    assert "labels, class order or preprocessing do not fit the model" in result["warnings"][0]
+
+
+def test_what_will_be_done_is_told_before_it_is(job, tmp_path):
+    told = []
+    spec = load_spec(str(job / "samples.npz"))
+    optimize(job / "net.onnx", spec, LENIENT, CPU, tmp_path / "run", strategy=Fixed([]), tell=told.append)
+    text = "\n".join(told)
+    assert "quality     top1" in text
+    assert "samples     12 to calibrate, 18 to search, 30 to confirm" in text
+    assert "policy      lenient: quality drop <= 0.5; size <= 10000000 bytes; 1 confirmed at most" in text
+
+
+def test_a_kept_measurement_that_was_edited_is_refused(job, tmp_path):
+    run(job, tmp_path / "run", [SIMPLE])
+    kept = tmp_path / "run/candidates/float/bench-search.json"
+    kept.write_text(kept.read_text().replace("1", "2", 1))
+    with pytest.raises(TrustError, match="was changed since it was measured"):
+        run(job, tmp_path / "run", [SIMPLE])
+
+
+def test_a_candidates_damaged_model_is_made_again(job, tmp_path):
+    run(job, tmp_path / "run", [SIMPLE])
+    path = tmp_path / "run/candidates/float/model.onnx"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
+    run(job, tmp_path / "run", [SIMPLE])
+    assert path.read_bytes() == whole
+
+
 def test_another_policy_in_the_same_folder_is_refused(job, tmp_path):
     run(job, tmp_path / "run", [])
     stricter = Policy("stricter", LENIENT.rules[:1], runs=3, inferences=5)
@@ -153,20 +213,23 @@ def test_a_killed_run_goes_on_where_it_stopped_and_ends_the_same(job, tmp_path):
     command = [sys.executable, "-m", "edgeproof", "optimize", str(job / "net.onnx"), "--data", str(data)]
     command += ["--policy", str(policy), "--set", "threads=1", "--out", str(out), "--json"]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    kept = out / "candidates" / "int8-percentile" / "bench-search.json"
+
+    def timed() -> list[Path]:
+        return list(out.glob("candidates/int8-*/bench-search.json"))
+
     deadline = time.monotonic() + 240
-    while not kept.exists() and first.poll() is None and time.monotonic() < deadline:
+    while not timed() and first.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
-    assert kept.exists()
+    assert timed()
     before = {p: p.read_bytes() for p in out.rglob("*.json")}
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 5), done.stderr
-    after = {p: p.read_bytes() for p in before if p.name not in ("result.json", "control.json")}
+    after = {p: p.read_bytes() for p in before if p.name not in ("result.json", "control.json", "index.json")}
     assert after == {p: b for p, b in before.items() if p in after}
     result = json.loads(done.stdout)
-    assert {c["name"] for c in result["candidates"]} >= {"original", "float", "int8-percentile"}
+    assert {c["name"] for c in result["candidates"]} >= {"original", "float", timed()[0].parent.name}
     assert (out / "report.html").is_file()
     again = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
     assert again == result

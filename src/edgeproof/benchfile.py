@@ -6,7 +6,7 @@ processes can be added to it later. It belongs to one request: another model, ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from .bench import (
 )
 from .dataset import Feeds
 from .errors import InputError
+from .evaluate import EVALUATOR, kept_evaluator, metric_of
 from .files import check_record, read_json, write_json
 from .job import feeds_digest
 from .measurement import LegRun, Measurement
@@ -271,6 +272,7 @@ class Case:
         quality_metric: What ``quality`` stands for.
         control: Whether the environment was fit.
         absent: Metric → why there is no measurement of it.
+        metrics: From a metric's name to the metric, where the registry does not have it.
     """
 
     name: str
@@ -279,6 +281,7 @@ class Case:
     quality_metric: str
     control: Control
     absent: Mapping[str, str]
+    metrics: Callable[[str], Metric] | None = None
 
 
 def cases(path: Path, policy: Policy) -> list[Case]:
@@ -315,11 +318,21 @@ def _result_cases(value: Mapping[str, Any], path: Path) -> list[Case]:
             if c["measured"]
         }
         base = measured.pop("original")
-        return [Case(name, base, side, value["metric"], control, {}) for name, side in measured.items()]
+        measured = measured or {"original": base}  # no candidate got that far: decide on the original itself
+        metrics = _kept_metrics(value["metric"], value.get("quality", {}))
+        return [Case(name, base, side, value["metric"], control, {}, metrics) for name, side in measured.items()]
     except (KeyError, TypeError, AttributeError) as e:
         raise InputError(
             "bench.format", str(path), f"holds no measurements of an original and its candidates ({e})", "run it again"
         ) from e
+
+
+def _kept_metrics(name: str, quality: Mapping[str, Any]) -> Callable[[str], Metric] | None:
+    """Where the quality was scored by the user's own evaluator: its scores are kept, the evaluator is not needed."""
+    if name != EVALUATOR:
+        return None
+    kept = kept_evaluator(quality["unit"], quality["better"], quality["kind"])
+    return lambda asked: kept if asked == EVALUATOR else metric_of(asked)
 
 
 def _from_runs(metric: str) -> bool:

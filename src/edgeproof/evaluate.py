@@ -282,6 +282,16 @@ class CustomMetric:
         )
 
 
+def kept_evaluator(unit: str, better: Better, kind: Kind) -> Metric:
+    """The metric behind kept scores of a custom evaluator, which itself need not be here any more."""
+
+    def gone(*_: Any) -> float:
+        raise InputError("evaluate.evaluator", EVALUATOR, "is not here; only its scores are", "run optimize again")
+
+    metric: Any = CustomMetric(gone, EVALUATOR, better, unit, kind)
+    return metric  # type: ignore[no-any-return]
+
+
 def custom_metric(name: str, root: str = "") -> Metric:
     """The metric behind ``file.py:callable``.
 

@@ -13,30 +13,29 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
 from . import __version__, registry
 from .bench import absent, measurements
+from .benchfile import METRICS
 from .bounds import ratio_bounds
-from .dataset import DataSpec, Feeds, split
+from .dataset import DataSpec, Feeds, Split, describe, split
 from .environment import Control, control_check, environment
-from .errors import EdgeproofError, InputError, State, did_you_mean
-from .evaluate import complete, open_dataset
-from .files import replacing
+from .errors import EdgeproofError
+from .evaluate import complete, metric_of, open_dataset
 from .gate import decide
 from .graph.inspection import inspect_model
 from .job import CONTROL
-from .layers import layer_report
 from .measurement import LegRun, Measurement
 from .model import load_model
-from .policy import Policy, Rule, Verdict
-from .protocols import Progress, Strategy
+from .outcome import Row, finish, guesses
+from .policy import Policy, Rule
+from .probe import Prober
+from .protocols import Probing, Progress, Strategy
 from .recipe import Recipe
 from .search.ladder import Ladder
 from .target import Target
@@ -46,7 +45,6 @@ from .trial import (
     build,
     confirm_runs,
     failure,
-    fidelity,
     original_candidate,
     quality,
     search_runs,
@@ -54,44 +52,10 @@ from .trial import (
 )
 from .workspace import Workspace
 
-RUN_METRICS: tuple[str, ...] = (
-    "latency_p50",
-    "latency_p90",
-    "latency_p95",
-    "latency_p99",
-    "throughput",
-    "cold_start",
-    "peak_memory",
-)
 FASTER = 1.02
 """A candidate must beat the original by this factor in the search to be worth a confirmation."""
 
 SEARCH_SHARE = 0.55
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the result table.
-
-    Attributes:
-        candidate: The candidate; None when it could not be made.
-        recipe: How it was to be made.
-        state: ``accept``, ``reject``, ``hold``, ``screened`` (lost in the search) or ``failed``.
-        why: One sentence.
-        search: Search result: ``speedup``, ``drop``, ``p50_ms``.
-        measured: Confirmed measurements by metric name; empty when not confirmed.
-        verdict: The gate's verdict; None when not confirmed.
-        speedup: Confirmed speed-up over the original at p50, with its 95 % interval (value, low, high).
-    """
-
-    candidate: Candidate | None
-    recipe: Recipe
-    state: str
-    why: str
-    search: Mapping[str, float] = field(default_factory=dict)
-    measured: Mapping[str, Measurement] = field(default_factory=dict)
-    verdict: Verdict | None = None
-    speedup: tuple[float, ...] = ()
 
 
 def optimize(
@@ -104,6 +68,7 @@ def optimize(
     seed: int = 0,
     strategy: Strategy | None = None,
     progress: Progress = lambda _what, _share: None,
+    tell: Callable[[str], None] = lambda _line: None,
 ) -> dict[str, Any]:
     """Find the fastest variant of a model that meets a policy.
 
@@ -116,6 +81,7 @@ def optimize(
         seed: Of the sample split and of every random choice.
         strategy: What proposes candidates; the `Ladder` when left out.
         progress: Told what is happening and the share done.
+        tell: Given lines about what will be done, guesses included, before the work starts.
 
     Returns:
         The content of ``result.json``.
@@ -128,6 +94,9 @@ def optimize(
     original = load_model(path)
     dataset = open_dataset(spec, original)
     spec = complete(spec, original, dataset)
+    parts = split(len(dataset), seed)
+    for line in _plan(spec, policy, target, parts, out):
+        tell(line)
     machine = environment()
     request = {
         "edgeproof": __version__,
@@ -151,7 +120,7 @@ def optimize(
             original=original,
             dataset=dataset,
             spec=spec,
-            parts=split(len(dataset), seed),
+            parts=parts,
             metric=spec.metric,
             policy=policy,
             target=target,
@@ -161,7 +130,21 @@ def optimize(
         rows = _search(setup, strategy or _ladder(setup, seed), progress)
         rows = _confirm(setup, rows, progress)
         progress("writing the result", 0.99)
-        return _finish(setup, rows)
+        return finish(setup, rows)
+
+
+def _plan(spec: DataSpec, policy: Policy, target: Target, parts: Split, out: Path) -> list[str]:
+    """What will be done, with everything that was guessed, one line each."""
+    counts = f"{len(parts.calibration)} to calibrate, {len(parts.search)} to search, {len(parts.confirm)} to confirm"
+    settings = "".join(f", {k} {v}" for k, v in target.settings.items())
+    rules = "; ".join(map(str, policy.rules))
+    return [
+        *describe(spec).splitlines(),
+        f"samples     {counts}",
+        f"policy      {policy.name}: {rules}; {policy.looks} confirmed at most",
+        f"target      {target.name}{settings}",
+        f"run         {out}",
+    ]
 
 
 def _ladder(setup: Setup, seed: int) -> Ladder:
@@ -176,39 +159,44 @@ def _search(setup: Setup, strategy: Strategy, progress: Progress) -> list[Row]:
     original = original_candidate(setup)
     base = quality(setup, original, "search", _within(progress, "original: quality", 0.0, 0.05))
     rows: list[Row] = []
-    seen: dict[tuple[str, str], str] = {}
+    seen: dict[tuple[str, str], Row] = {}
+    if isinstance(strategy, Probing):
+        strategy.attach(Prober(setup, lambda what, _share: progress(what, 0.05 + _step(strategy, rows) * len(rows))))
     while (recipe := strategy.ask()) is not None:
-        step = SEARCH_SHARE / max(strategy.expected, len(rows) + 1)
+        step = _step(strategy, rows)
         done = 0.05 + step * len(rows)
-        row = _try(setup, recipe, base, _within(progress, recipe.name, done, step))
-        if row.candidate is not None:
-            key = (row.candidate.digest, str(sorted(recipe.runtime.items())))
-            if key in seen:
-                row = replace(row, why=f"the same model as {seen[key]}{_last_refusal(setup, recipe)}")
-            seen.setdefault(key, recipe.name)
+        row = _try(setup, recipe, base, seen, _within(progress, recipe.name, done, step))
         rows.append(row)
         strategy.tell(recipe, {"ok": bool(row.search), **row.search})
     return rows
 
 
-def _try(setup: Setup, recipe: Recipe, base: Measurement, progress: Progress) -> Row:
+def _step(strategy: Strategy, rows: list[Row]) -> float:
+    """Share of the whole that one more candidate takes."""
+    return SEARCH_SHARE / max(strategy.expected, len(rows) + 1)
+
+
+def _try(setup: Setup, recipe: Recipe, base: Measurement, seen: dict[tuple[str, str], Row], progress: Progress) -> Row:
     """One candidate of the search; what cannot be made becomes a row with the reason, never an end of the run."""
     try:
         progress("building", 0.0)
         candidate = build(setup, recipe, lambda what, share: progress(what, share * 0.3))
+        key = (candidate.digest, str(sorted(recipe.runtime.items())))
+        if key in seen:
+            why = f"the same model as {seen[key].recipe.name}{_last_refusal(setup, recipe)}"
+            return Row(candidate, recipe, "screened", why, seen[key].search)
         got = quality(setup, candidate, "search", lambda what, share: progress(what, 0.3 + share * 0.3))
         runs = search_runs(setup, candidate, lambda what, share: progress(what, 0.6 + share * 0.4))
-    except InputError as e:
-        if e.code.startswith("files."):
-            raise
-        return Row(None, recipe, "failed", failure(e))
     except EdgeproofError as e:
+        if e.code.startswith(("files.", "workspace.")):  # nothing about this candidate, and no other would fare better
+            raise
         return Row(None, recipe, "failed", failure(e))
     worse = (base.value - got.value) if base.better == "higher" else (got.value - base.value)
     speedup = geometric_mean(_ratios(runs, "original", candidate.name))
     p50 = median(x for r in runs if r.leg == candidate.name for x in r.latency_ns) / 1e6
     search = {"speedup": speedup, "drop": worse, "p50_ms": p50, "quality": got.value}
-    return Row(candidate, recipe, "screened", "", search)
+    seen[key] = Row(candidate, recipe, "screened", "", search)
+    return seen[key]
 
 
 def _confirm(setup: Setup, rows: list[Row], progress: Progress) -> list[Row]:
@@ -246,7 +234,16 @@ def _confirmed(
     control: Control,
 ) -> Row:
     """What the gate says of a finalist."""
-    verdict = decide(setup.policy, base, got, quality_metric=setup.metric, control=control, absent=absent(runs))
+    verdict = decide(
+        setup.policy,
+        base,
+        got,
+        quality_metric=setup.metric,
+        control=control,
+        absent=absent(runs),
+        metrics=lambda name: metric_of(name, setup.spec),
+        void=guesses(setup, base[setup.metric]),
+    )
     times = [m["latency_p50"].samples for m in (got, base)]
     low, high = ratio_bounds(times[1], times[0], 0.025, 0.025)
     ratio = geometric_mean([c / b for c, b in zip(*times, strict=True)])
@@ -292,9 +289,9 @@ def _screened(setup: Setup, row: Row, finalists: list[str]) -> Row:
     if rule and row.search["drop"] > float(rule.limit):
         why = f"quality drop {row.search['drop']:.4f} in the search, limit {rule.limit}"
     elif row.search["speedup"] < FASTER:
-        why = f"not faster than the original ({row.search['speedup']:.2f}×)"
+        why = f"{row.search['speedup']:.2f}× in the search; below {FASTER}× it is not worth a confirmation"
     elif finalists:
-        why = f"behind {' and '.join(finalists)} in the search"
+        why = f"{row.search['speedup']:.2f}× in the search, behind {' and '.join(finalists)}"
     else:
         why = "not confirmed"
     return Row(row.candidate, row.recipe, "screened", why, row.search)
@@ -303,7 +300,7 @@ def _screened(setup: Setup, row: Row, finalists: list[str]) -> Row:
 def _measured(
     setup: Setup, candidate: Candidate, leg: str, runs: list[LegRun], score: Measurement
 ) -> dict[str, Measurement]:
-    names = tuple(dict.fromkeys((*RUN_METRICS, *_run_metrics_of(setup.policy))))
+    names = tuple(dict.fromkeys((*METRICS, *_run_metrics_of(setup.policy))))
     values = measurements(
         runs,
         leg,
@@ -319,72 +316,6 @@ def _run_metrics_of(policy: Policy) -> tuple[str, ...]:
     """Metrics that rules ask for and that come from runs (power, temperature, …)."""
     names = [r.metric for r in policy.rules if r.metric != "quality"]
     return tuple(n for n in names if registry.load("metrics", n).needs == "runs")
-
-
-def _finish(setup: Setup, rows: list[Row]) -> dict[str, Any]:
-    """Pick the best, copy it, look into the layers and write the result."""
-    accepted = [r for r in rows if r.state == "accept" and r.candidate is not None]
-    best = min(accepted, key=lambda r: r.measured["latency_p50"].value, default=None)
-    state: State = "accept" if best else ("hold" if any(r.state == "hold" for r in rows) else "reject")
-    root = setup.workspace.root
-    if best is not None and best.candidate is not None:
-        with replacing(root / "best.onnx") as temporary:
-            shutil.copyfile(best.candidate.path, temporary)
-        setup.workspace.write(
-            "best.json",
-            {
-                "name": best.recipe.name,
-                "model": best.candidate.digest,
-                "recipe": best.recipe.to_json(),
-                "target": setup.target.name,
-                "settings": dict(best.candidate.target.settings),
-            },
-        )
-    else:
-        (root / "best.onnx").unlink(missing_ok=True)
-        (root / "best.json").unlink(missing_ok=True)
-    clean = next((r.candidate for r in rows if r.recipe.name == "float"), None)
-    result = {
-        "format": "edgeproof.result/1",
-        "state": state,
-        "best": best.recipe.name if best else None,
-        "metric": setup.metric,
-        "samples": {
-            "calibration": len(setup.parts.calibration),
-            "search": len(setup.parts.search),
-            "confirm": len(setup.parts.confirm),
-        },
-        "control": setup.workspace.read("control.json"),
-        "candidates": [_row_json(setup, row, clean) for row in rows],
-    }
-    setup.workspace.write("result.json", result)
-    return result
-
-
-def _row_json(setup: Setup, row: Row, clean: Candidate | None) -> dict[str, Any]:
-    value: dict[str, Any] = {
-        "name": row.recipe.name,
-        "recipe": row.recipe.to_json(),
-        "state": row.state,
-        "why": row.why,
-        "search": dict(row.search),
-        "speedup": list(row.speedup) or None,
-        "measured": {name: m.to_json() for name, m in row.measured.items()},
-        "verdict": row.verdict.to_json() if row.verdict else None,
-    }
-    if row.candidate is not None:
-        value["model"] = row.candidate.digest
-        value["path"] = os.path.relpath(row.candidate.path, setup.workspace.root)
-        value["size_bytes"] = size_measurement(setup, row.candidate).value
-        if row.measured:
-            value["fidelity"] = fidelity(setup, row.candidate)
-            value["layers"] = setup.workspace.once(
-                f"candidates/{row.recipe.name}/layers.json", partial(layer_report, setup, row.candidate, clean)
-            )
-    change = setup.workspace.read(f"candidates/{row.recipe.name}/change.json")
-    if change is not None:
-        value["change"] = {k: v for k, v in change.items() if k != "recipe"}
-    return value
 
 
 def _drop_rule(policy: Policy) -> Rule | None:
@@ -428,34 +359,3 @@ def _ratios(runs: list[LegRun], baseline: str, leg: str) -> list[float]:
 def _within(progress: Progress, what: str, start: float, share: float) -> Progress:
     """Progress of a part, as progress of the whole."""
     return lambda detail, done: progress(f"{what}: {detail}" if detail else what, start + share * min(done, 1.0))
-
-
-def find_target(name: str, settings: Mapping[str, Any]) -> Target:
-    """The target called ``name`` on this machine, with settings on top.
-
-    Raises:
-        InputError: target.unknown.
-        UnsupportedError: target.not_installed, with the line that installs it.
-    """
-    from .errors import UnsupportedError
-
-    backend_name = name.partition(":")[0]
-    if backend_name not in registry.names("backends"):
-        raise InputError(
-            "target.unknown", name, "no such runtime", did_you_mean(backend_name, registry.names("backends"))
-        )
-    backend = registry.load("backends", backend_name)()
-    line = backend.missing()
-    if line is not None:
-        raise UnsupportedError("target.not_installed", name, "the runtime is not installed", f"run '{line}'")
-    targets: dict[str, Target] = {t.name: t for t in backend.targets()}
-    if name == backend_name:
-        return next(iter(targets.values())).with_settings(settings)
-    if name not in targets:
-        raise UnsupportedError(
-            "target.not_installed",
-            name,
-            f"does not run here; what runs: {', '.join(targets)}",
-            "run 'edgeproof targets' for the line that installs it",
-        )
-    return targets[name].with_settings(settings)

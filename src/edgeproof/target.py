@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
+
+from . import registry
+from .errors import InputError, UnsupportedError, did_you_mean
 
 Setting = bool | int | float | str | None
 """A value that the command line, a recipe file and JSON can all carry."""
@@ -29,6 +32,7 @@ class QuantScheme:
         share: Operators that only move values: their output keeps the parameters of their first input.
         absorb: Activations that vanish into the quantisation of the layer before them.
         expand: Activations without an integer kernel that run as followers once spelled out as sums and products.
+        guard: The runtime quantises float layers between integers by itself unless a Clip is put ahead of them.
     """
 
     activation: Literal["uint8", "int8", "uint16", "int16"] = "uint8"
@@ -56,6 +60,7 @@ class QuantScheme:
     )
     absorb: tuple[str, ...] = ("Relu", "Clip")
     expand: tuple[str, ...] = ("HardSigmoid", "HardSwish")
+    guard: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +86,32 @@ class Target:
     def with_settings(self, settings: Mapping[str, Setting]) -> Target:
         """The same place with more settings on top."""
         return replace(self, settings={**self.settings, **settings})
+
+
+def find_target(name: str, settings: Mapping[str, Any]) -> Target:
+    """The target called ``name`` on this machine, with settings on top.
+
+    Raises:
+        InputError: target.unknown.
+        UnsupportedError: target.not_installed, with the line that installs it.
+    """
+    backend_name = name.partition(":")[0]
+    if backend_name not in registry.names("backends"):
+        raise InputError(
+            "target.unknown", name, "no such runtime", did_you_mean(backend_name, registry.names("backends"))
+        )
+    backend = registry.load("backends", backend_name)()
+    line = backend.missing()
+    if line is not None:
+        raise UnsupportedError("target.not_installed", name, "the runtime is not installed", f"run '{line}'")
+    targets: dict[str, Target] = {t.name: t for t in backend.targets()}
+    if name == backend_name:
+        return next(iter(targets.values())).with_settings(settings)
+    if name not in targets:
+        raise UnsupportedError(
+            "target.not_installed",
+            name,
+            f"does not run here; what runs: {', '.join(targets)}",
+            "run 'edgeproof targets' for the line that installs it",
+        )
+    return targets[name].with_settings(settings)

@@ -3,6 +3,7 @@
 ```
 RUN/
   request.json       what was asked, frozen before the first measurement: digests of model, data, policy, target
+  index.json         digest of every kept value, so that a changed one is noticed
   ledger.jsonl       one line per measuring run, each with the digest of the line before it
   calibration/       what was seen of the calibration samples: histograms by tensor
   candidates/NAME/   model.onnx, change.json, quality and bench results with every raw sample
@@ -25,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
-from .digest import canonical_json, digest_json
+from .digest import canonical_json, digest_file, digest_json
 from .errors import InputError, TrustError
 from .files import os_error, read_json, write_bytes, write_json
 
@@ -42,6 +43,7 @@ class Workspace:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._index: dict[str, str] = _index_of(root)
         self.request: dict[str, Any] = read_json(root / "request.json")
         if self.request.get("format") != FORMAT:
             raise InputError(
@@ -122,21 +124,35 @@ class Workspace:
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """The JSON value kept under ``name``; made and kept when it is not there yet."""
-        path = self.root / name
-        if path.is_file():
-            return read_json(path)
-        value = make()
-        write_json(path, value)
+        value = self.read(name)
+        if value is None:
+            value = make()
+            self.write(name, value)
         return value
 
     def read(self, name: str) -> Any | None:
-        """The JSON value kept under ``name``, or None."""
+        """The JSON value kept under ``name``, or None.
+
+        Raises:
+            TrustError: workspace.changed, when it is not what was written here.
+        """
         path = self.root / name
-        return read_json(path) if path.is_file() else None
+        if not path.is_file() or name not in self._index:
+            return None
+        if digest_file(path) != self._index[name]:
+            raise TrustError(
+                "workspace.changed",
+                str(path),
+                "was changed since it was measured",
+                "delete it to have it measured again, or start a new run with another --out",
+            )
+        return read_json(path)
 
     def write(self, name: str, value: Any) -> Path:
-        """Keep a JSON value under ``name``."""
+        """Keep a JSON value under ``name``, and its digest in ``index.json``."""
         write_json(self.root / name, value)
+        self._index[name] = digest_file(self.root / name)
+        write_json(self.root / "index.json", self._index)
         return self.root / name
 
     def record(self, entry: Mapping[str, Any]) -> None:
@@ -176,6 +192,15 @@ class Workspace:
                 )
             previous = digest_json(line)
         return lines
+
+
+def _index_of(root: Path) -> dict[str, str]:
+    """Name → digest of every value that was kept."""
+    path = root / "index.json"
+    index = read_json(path) if path.is_file() else {}
+    if not isinstance(index, dict) or not all(isinstance(v, str) for v in index.values()):
+        raise TrustError("workspace.changed", str(path), "is not what was written here", "start a new run")
+    return index
 
 
 def _line(value: Mapping[str, Any]) -> bytes:

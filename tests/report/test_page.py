@@ -16,6 +16,7 @@ from run_builder import RunBuilder, edit
 from edgeproof.errors import InputError
 from edgeproof.measurement import LegRun
 from edgeproof.report import render, write_report
+from edgeproof.workspace import Workspace
 
 VOID = {"meta", "br", "hr", "col", "link", "img", "input"}
 HOSTILE = "x\"'><script>alert(1)</script><img src=//e.invalid onerror=alert(2)>\u202e&amp;"
@@ -169,7 +170,7 @@ def test_names_from_files_never_become_markup(builder: RunBuilder) -> None:
         "checks": [finding],
         "ops": {HOSTILE: HOSTILE},
     }
-    (root / "inspection.json").write_text(json.dumps(inspection))
+    Workspace.open(root).write("inspection.json", inspection)
     text = render(root)
     found = Page(text)
     assert [t for t, _ in found.tags].count("img") == 0

@@ -119,8 +119,8 @@ def _given(args: argparse.Namespace, name: str, implementation: type[Any]) -> di
 
 
 def _context(args: argparse.Namespace, model: Model, progress: Progress) -> Context:
-    from ..optimize import find_target
     from ..protocols import Context
+    from ..target import find_target
 
     target = find_target(args.target, {})
     backend = registry.load("backends", target.backend)()

@@ -42,8 +42,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, show: Show) -> int:
     """Measure, show, keep."""
     from ..benchfile import NAME, run_bench
-    from ..optimize import find_target
     from ..passes.fix_shapes import parse_shapes
+    from ..target import find_target
     from .optimize import runtime_settings
 
     shapes = parse_shapes(";".join(args.shape)) if args.shape else {}

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .optimize import finish, run_flags, runtime_settings
+from ._outcome import command, finish
+from .optimize import run_flags, runtime_settings
 from .show import Show
 
 THREADS = "threads=1"
@@ -26,18 +27,31 @@ def run(args: argparse.Namespace, show: Show) -> int:
     """Get the model, draw the words, optimise."""
     from ..dataset import load_spec
     from ..demo import default_cache, demo_data, demo_model
-    from ..optimize import find_target, optimize
+    from ..optimize import optimize
     from ..policy import default_policy
+    from ..target import find_target
 
     out = Path(args.out)
     target = find_target(args.target, runtime_settings(args.target, args.set))
     with show.progress() as progress:
         model = demo_model(default_cache(), progress)
-        if args.fetch_only:
-            show.text(str(model))
-            show.result({"model": str(model)})
-            return 0
+    if args.fetch_only:
+        show.text(str(model))
+        show.result({"model": str(model)})
+        return 0
+    with show.progress() as progress:
         data = demo_data(out.with_name(f"{out.name}-words"), args.samples, progress)
-        result = optimize(model, load_spec(str(data)), default_policy(), target, out, seed=args.seed, progress=progress)
-    show.text(f"The same by hand:\n  edgeproof optimize {model} --data {data} --set {THREADS} --out {out}")
+    with show.progress() as progress:
+        result = optimize(
+            model,
+            load_spec(str(data)),
+            default_policy(),
+            target,
+            out,
+            seed=args.seed,
+            progress=progress,
+            tell=show.note,
+        )
+    fixed = [word for pair in args.set for word in ("--set", pair)]
+    show.text(f"The same by hand:\n  {command('optimize', model, '--data', data, *fixed, '--out', out)}")
     return finish(result, out, show)

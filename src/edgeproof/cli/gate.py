@@ -45,6 +45,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
                 quality_metric=case.quality_metric,
                 control=case.control,
                 absent=case.absent,
+                metrics=case.metrics,
             )
             verdicts.append((case.name, verdict))
     state = overall([v.state for _, v in verdicts])

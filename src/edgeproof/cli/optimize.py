@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from .. import registry
-from ..errors import VERDICT_EXIT, InputError, did_you_mean
+from ..errors import InputError, did_you_mean
 from ..target import Setting
 from . import whole_number
+from ._outcome import finish
 from .show import Show
 
 
@@ -39,7 +39,7 @@ def run_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="fix a setting of the runtime, e.g. threads=1"
     )
-    parser.add_argument("--out", default="runs/run", metavar="RUN", help="folder of the run (default: runs/run)")
+    parser.add_argument("--out", metavar="RUN", help="folder of the run (default: runs/ and the model's name)")
     parser.add_argument("--seed", type=whole_number, default=0, help="of the sample split and all random choices")
 
 
@@ -47,37 +47,19 @@ def run(args: argparse.Namespace, show: Show) -> int:
     """Parse, optimise, show."""
     from ..dataset import load_spec
     from ..evaluate import metric_units
-    from ..optimize import find_target, optimize
+    from ..optimize import optimize
     from ..policy import default_policy, load_policy
+    from ..target import find_target
 
     spec = load_spec(args.data)
     if args.evaluator:
         spec = replace(spec, evaluator=args.evaluator)
     policy = load_policy(args.policy, metric_units()) if args.policy else default_policy()
     target = find_target(args.target, runtime_settings(args.target, args.set))
+    out = Path(args.out) if args.out else Path("runs") / Path(args.model).stem
     with show.progress() as progress:
-        result = optimize(args.model, spec, policy, target, args.out, seed=args.seed, progress=progress)
-    return finish(result, Path(args.out), show)
-
-
-def finish(result: Mapping[str, Any], out: Path, show: Show) -> int:
-    """The table, the report and the exit code."""
-    from ..report import write_report
-
-    show.table(
-        ["candidate", "MB", "p50 ms [95 %]", f"{result['metric']} [95 %]", "speed-up [95 %]", "verdict", "why"],
-        [_row(c, result["metric"]) for c in result["candidates"]],
-        right=" rrrr  ",
-    )
-    best = next((c for c in result["candidates"] if c["name"] == result["best"]), None)
-    show.text(_headline(result, best))
-    page = write_report(out)
-    if best is not None:
-        show.text(f"  model   {out / 'best.onnx'}  (settings in {out / 'best.json'})")
-    show.text(f"  report  {page}")
-    show.text(f"  raw     {out / 'result.json'}, {out / 'confirm'}")
-    show.result({**result, "run": str(out), "report": str(page)})
-    return VERDICT_EXIT[result["state"]]
+        result = optimize(args.model, spec, policy, target, out, seed=args.seed, progress=progress, tell=show.note)
+    return finish(result, out, show)
 
 
 def runtime_settings(target: str, pairs: list[str]) -> dict[str, Setting]:
@@ -119,48 +101,3 @@ def typed(text: str, like: Any, subject: str) -> Setting:
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError("settings.value", subject, f"{text!r} is not finite", f"the default is {like!r}")
     return value
-
-
-def _row(candidate: Mapping[str, Any], metric: str) -> list[str]:
-    measured, search = candidate["measured"], candidate["search"]
-    if measured:
-        cells = [_interval(measured["latency_p50"], 2), _interval(measured[metric], 4)]
-    else:
-        p50_ms, got = search.get("p50_ms"), search.get("quality")
-        cells = [f"≈ {p50_ms:.2f}" if p50_ms else "", f"≈ {got:.4f}" if got is not None else ""]
-    size = candidate.get("size_bytes")
-    return [
-        candidate["name"],
-        f"{size / 1e6:.2f}" if size else "",
-        *cells,
-        _speedup(candidate),
-        candidate["state"],
-        candidate["why"],
-    ]
-
-
-def _speedup(candidate: Mapping[str, Any]) -> str:
-    if candidate["speedup"]:
-        value, low, high = candidate["speedup"]
-        return f"{value:.2f}× [{low:.2f}, {high:.2f}]"
-    return f"≈ {candidate['search']['speedup']:.2f}×" if candidate["search"] else ""
-
-
-def _interval(measurement: Mapping[str, Any], digits: int) -> str:
-    value = f"{measurement['value']:.{digits}f}"
-    if measurement["low"] is None:
-        return value
-    return f"{value} [{measurement['low']:.{digits}f}, {measurement['high']:.{digits}f}]"
-
-
-def _headline(result: Mapping[str, Any], best: Mapping[str, Any] | None) -> str:
-    if best is None:
-        reasons = {c["why"] for c in result["candidates"] if c["state"] in ("reject", "hold")}
-        return f"{result['state'].upper()}: {'; '.join(sorted(reasons)) or 'no candidate could be confirmed'}"
-    if best["name"] == "original":
-        return "ACCEPT: the original is already the fastest that meets the policy"
-    original = result["candidates"][0]
-    smaller = 1 - best["size_bytes"] / original["size_bytes"]
-    change = f"{abs(smaller):.0%} {'smaller' if smaller >= 0 else 'larger'}"
-    value, low, high = best["speedup"]
-    return f"ACCEPT: {best['name']} is {value:.2f}× as fast as the original [{low:.2f}, {high:.2f}] and {change}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,11 @@ class Show:
 
         # A JSON document that is not in UTF-8 is none (RFC 8259, 8.1); escapes are read alike everywhere.
         self._ascii = (self._out.encoding or "").lower().replace("-", "") != "utf8"
+
+    @property
+    def width(self) -> int:
+        """Columns to fill: those of the terminal (or of ``COLUMNS``), 160 where there is none."""
+        return shutil.get_terminal_size((160, 24)).columns if self._out.isatty() or "COLUMNS" in os.environ else 160
 
     def _print(self, text: str) -> None:
         print(text, file=self._out, flush=True)
@@ -68,7 +74,7 @@ class Show:
             table.add_column(column, justify="right" if is_right else "left", no_wrap=not last, overflow="fold")
         for row in rows:
             table.add_row(*(_escape(visible(cell, "")) for cell in row))
-        console = Console(file=self._out, width=None if self._out.isatty() else 160)
+        console = Console(file=self._out, width=self.width)
         with console.capture() as captured:  # a pipe that is closed is then met here, not within rich, which exits
             console.print(table)
         self._print(captured.get().removesuffix("\n"))
