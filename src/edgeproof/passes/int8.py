@@ -15,7 +15,7 @@ from ..errors import InputError, UnsupportedError, did_you_mean
 from ..graph.opset import raised
 from ..model import Model
 from ..protocols import Context, Pass
-from ..quant import calibration, layers, numerics, placement, qdq, ranges
+from ..quant import calibration, guard, layers, numerics, placement, qdq, ranges
 from ..quant.histogram import Histogram
 from ..quant.settle import Settling
 from ..target import QuantScheme
@@ -85,6 +85,8 @@ class Int8:
         seen, settled = self._seen(model, graph, plan, scheme, context)
         activations, facts = self._activations(plan, scheme, seen)
         qdq.write(graph.graph, plan, scheme, activations, self.reduce_range)
+        if scheme.guard:
+            guard.guard(graph.graph)
         return Change(
             Model.of(graph, model.name),
             True,
