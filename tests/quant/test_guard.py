@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from edgeproof.passes.int8 import Int8
-from edgeproof.quant.guard import guard
+from edgeproof.quant.guard import guard, unguard
 from edgeproof.quant.sensitivity import model_error
 from small_nets import CPU, compiled, context, net, node, number, samples, weight
 
@@ -41,9 +41,7 @@ def separable_net(activation: str = "Clip"):
 def unguarded(model):
     """The same without the guard's Clip."""
     graph = model.graph.clone()
-    for clip in [n for n in graph.graph if ".guard." in (n.name or "")]:
-        clip.outputs[0].replace_all_uses_with(clip.inputs[0])
-        graph.graph.remove(clip, safe=True)
+    unguard(graph.graph)
     return type(model)(model.name, model.digest, model.inputs, model.outputs, graph)
 
 
@@ -80,3 +78,10 @@ def test_integer_layers_and_layers_at_the_ends_get_no_guard():
     assert not [n for n in Int8()(model, context(model)).model.graph.graph if ".guard." in (n.name or "")]
     last = Int8(keep="c3")(model, context(model)).model
     assert guard(ir.from_proto(ir.to_proto(last.graph)).graph) == 0
+
+
+def test_guards_can_be_taken_out_again():
+    model = separable_net()
+    int8 = Int8(method="minmax", depthwise=False)(model, context(model)).model
+    assert [n.op_type for n in int8.graph.graph].count("Clip") == 2
+    assert [n.op_type for n in unguarded(int8).graph.graph].count("Clip") == 1

@@ -156,6 +156,13 @@ def test_an_output_that_is_not_finite_or_of_another_shape_is_infinitely_wrong():
     assert sensitivity.output_error(one, [[np.ones(3)]]) == float("inf")
 
 
+def test_a_layer_that_the_pass_left_in_float_is_no_layer_of_the_simulation():
+    model = hard_swish_net()
+    simulation = switched(model, quantised(model, keep="c2"), CPU.scheme)
+    assert simulation.layers == ("a", "c")
+    assert sensitivity.subset_error(simulation, compiled, samples(model, 1), ()) == 0.0
+
+
 def test_a_graph_is_simulated_after_simplifying_too():
     model = Simplify()(small_cnn(), context(small_cnn())).model
     simulation = switched(model, quantised(model), CPU.scheme)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 OPS = ("Conv", "ConvTranspose", "Gemm")
 ABSORBED = ("Relu", "Clip")
+MARK = ".guard."
+"""What names of guards hold."""
 
 
 def guard(graph: ir.Graph) -> int:
@@ -37,6 +39,14 @@ def guard(graph: ir.Graph) -> int:
     for count, node in enumerate(found):
         _clip(graph, node, count)
     return len(found)
+
+
+def unguard(graph: ir.Graph) -> None:
+    """Take the guards out again, in place."""
+    for node in list(graph):
+        if node.op_type == "Clip" and MARK in (node.name or ""):
+            node.outputs[0].replace_all_uses_with(node.inputs[0])
+            graph.remove(node, safe=True)
 
 
 def _is_float(node: ir.Node) -> bool:
@@ -80,11 +90,11 @@ def _clip(graph: ir.Graph, node: ir.Node, count: int) -> None:
     bounds = []
     for end, code in (("low", info.min), ("high", info.max)):
         number = np.float32(code - int(zero.reshape(-1)[0])) * scale.reshape(-1)[0]
-        tensor = ir.tensor(np.float32(number), name=f"{name}.guard.{count}.{end}")
+        tensor = ir.tensor(np.float32(number), name=f"{name}{MARK}{count}.{end}")
         bound = ir.val(tensor.name or "", const_value=tensor, type=ir.TensorType(ir.DataType.FLOAT), shape=[])
         graph.register_initializer(bound)
         bounds.append(bound)
-    clip = ir.node("Clip", [value, *bounds], name=f"{name}.guard.{count}")
+    clip = ir.node("Clip", [value, *bounds], name=f"{name}{MARK}{count}")
     clip.outputs[0].name = f"{name}.guarded.{count}"
     clip.outputs[0].type, clip.outputs[0].shape = value.type, value.shape
     graph.insert_before(node, clip)

@@ -20,6 +20,7 @@ from ..dataset import Feeds
 from ..model import Model, TensorSpec
 from ..target import QuantScheme
 from . import numerics, placement
+from .guard import unguard
 from .layers import Scope, attribute, constant
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class _Builder:
 
         self.plain, self.int8, self.scheme = plain, int8, scheme
         self.graph = int8.graph.clone()
+        unguard(self.graph.graph)  # a guard ends at the codes, the float tensor need not
         self.switches = ir.val(SWITCHES, type=ir.TensorType(ir.DataType.FLOAT), shape=None)
         plan = placement.plan(plain.graph.clone().graph, scheme, Scope())
         self.shares = plan.shares
