@@ -149,6 +149,16 @@ class Editor:
         old.replace_all_uses_with(new)
         return True
 
+    def forget(self, value: ir.Value) -> None:
+        """Drop a constant that nobody reads any more; one that is still read stays."""
+        producer, graph = value.producer(), value.graph
+        if value.uses() or value.is_graph_output() or value.is_graph_input():
+            return
+        if producer is not None and producer.op_type == "Constant":
+            self.remove(producer)
+        elif producer is None and graph is not None and value.name and value.name in graph.initializers:
+            del graph.initializers[value.name]
+
     def remove(self, node: ir.Node) -> None:
         """Take a node without users out of its graph, with everything that its subgraphs use."""
         for inner in subgraphs(node):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 from ..change import Change
 from ..errors import InputError, UnsupportedError, did_you_mean
@@ -17,7 +18,9 @@ from ..model import Model
 from ..protocols import Context, Pass
 from ..quant import calibration, guard, layers, numerics, placement, qdq, ranges
 from ..quant.histogram import Histogram
+from ..quant.refine import Refined, Refinement, Rounding, refine
 from ..quant.settle import Settling
+from ..quant.trt_cache import read_cache, within
 from ..target import QuantScheme
 
 if TYPE_CHECKING:
@@ -35,7 +38,8 @@ class Int8:
     """Static INT8 quantisation.
 
     Attributes:
-        method: How a tensor's range is chosen: ``minmax``, ``percentile``, ``entropy`` or ``mse``.
+        method: How a range is chosen: ``minmax``, ``percentile``, ``entropy``, ``mse`` or ``auto`` (for
+            every tensor the one of these that errs least on what was seen).
         percentile: For ``percentile``: share of values that stay inside the range, in percent.
         per_channel: One weight scale per output channel where the target has it.
         keep: What stays in float: node names, operators or output names, comma separated; ``*`` and ``?`` match.
@@ -46,6 +50,11 @@ class Int8:
             can saturate there.
         samples: Calibrate on the first so many samples; 0 means all.
         settle: Stop calibrating once the ranges have settled; the facts say when.
+        ranges_from: A calibration cache of TensorRT; tensors that stand in it take their ranges from it.
+        bias_correction: Take the mean of every layer's error out of its outputs, through its bias; reads the samples
+            once more.
+        rounding: ``nearest``, or ``gptq``: round weights so that the layer's output errs least; reads the samples once
+            more (the same time as for the biases).
     """
 
     method: str = "minmax"
@@ -58,19 +67,26 @@ class Int8:
     reduce_range: bool = False
     samples: int = 0
     settle: bool = False
+    ranges_from: str = ""
+    bias_correction: bool = False
+    rounding: Rounding = "nearest"
 
     def __call__(self, model: Model, context: Context) -> Change:
         """Quantise.
 
         Raises:
             UnsupportedError: int8.target, when the target has no integer path.
-            InputError: int8.samples, when there are none; int8.ops; quant.method; quant.percentile;
+            InputError: int8.samples, when there are none; int8.ops; quant.method; quant.percentile; int8.rounding;
                 calibration.empty; calibration.not_finite.
         """
         scheme = _scheme(context)
         scope = self._scope(scheme)
         # Refuse a bad setting before the samples are read.
         ranges.find_range(Histogram(), self.method, percentile=self.percentile)
+        if self.rounding not in get_args(Rounding):
+            raise InputError(
+                "int8.rounding", self.rounding, "is no way to round", did_you_mean(self.rounding, get_args(Rounding))
+            )
         if context.feeds is None:
             raise InputError(
                 "int8.samples", model.name, "has no calibration samples; INT8 needs some", "give a data set with --data"
@@ -84,6 +100,7 @@ class Int8:
             return Change.none(model, *(plan.declined or [nothing]))
         seen, settled = self._seen(model, graph, plan, scheme, context)
         activations, facts = self._activations(plan, scheme, seen)
+        refined = self._refine(model, graph, plan, scheme, activations, context)
         qdq.write(graph.graph, plan, scheme, activations, self.reduce_range)
         if scheme.guard:
             guard.guard(graph.graph)
@@ -91,8 +108,40 @@ class Int8:
             Model.of(graph, model.name),
             True,
             tuple(f"quantised {layers.label(n)} ({n.op_type})" for n in plan.roles),
-            tuple(plan.declined),
-            {"method": self.method, **settled, "tensors": facts, "nodes": _precisions(graph.graph, plan)},
+            (*plan.declined, *refined.declined),
+            {
+                "method": self.method,
+                **settled,
+                **refined.facts(),
+                "tensors": facts,
+                "nodes": _precisions(graph.graph, plan),
+            },
+        )
+
+    def _refine(
+        self,
+        model: Model,
+        graph: ir.Model,
+        plan: placement.Plan,
+        scheme: QuantScheme,
+        activations: dict[str, numerics.QParams],
+        context: Context,
+    ) -> Refined:
+        """Rounded weights and corrected biases, in the plan's layers."""
+        wanted = Refinement(self.rounding, self.bias_correction, self.reduce_range)
+        if not wanted.wanted:
+            return Refined()
+        assert context.feeds is not None
+        return refine(
+            Model(model.name, model.digest, model.inputs, model.outputs, graph),
+            plan,
+            scheme,
+            activations,
+            wanted,
+            context.compile,
+            islice(context.feeds(), self.samples or None),
+            total=min(self.samples or context.samples, context.samples),
+            progress=context.progress,
         )
 
     def _scope(self, scheme: QuantScheme) -> layers.Scope:
@@ -145,11 +194,14 @@ class Int8:
         self, plan: placement.Plan, scheme: QuantScheme, seen: calibration.Calibration
     ) -> tuple[dict[str, numerics.QParams], dict[str, Any]]:
         """Parameters and facts of every quantised tensor."""
+        given = read_cache(Path(self.ranges_from)).ranges() if self.ranges_from else {}
         found: dict[str, numerics.QParams] = {}
         facts: dict[str, Any] = {}
         for source in plan.observe:
             histogram = seen.get(source, Histogram())
             low, high = ranges.find_range(histogram, self.method, percentile=self.percentile)
+            if source in given:
+                low, high = within(given[source], histogram)
             p = numerics.params(low, high, scheme.activation, symmetric=scheme.activation_symmetric)
             found[source] = p
             facts[source] = {

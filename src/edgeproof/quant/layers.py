@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..target import QuantScheme
+from .numerics import QParams
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -23,11 +24,13 @@ class Layer:
         axis: Output-channel axis of the weight; None for one scale per tensor.
         weight: The float weight, with Gemm's alpha folded in.
         bias: The float bias [C], with Gemm's beta folded in; None without one.
+        params: Of the weight's codes, where they are settled already; None leaves them to the writer.
     """
 
     axis: int | None
     weight: NDArray[np.float32]
     bias: NDArray[np.float32] | None = None
+    params: QParams | None = None
 
 
 @dataclass(frozen=True, slots=True)

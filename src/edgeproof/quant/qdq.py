@@ -6,6 +6,7 @@ own, as the target wants it; biases become int32 counts of the accumulator, or s
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -64,9 +65,9 @@ class _Writer:
         """Quantise a layer's weight and bias."""
         import onnx_ir as ir
 
-        p = numerics.weight_params(layer.weight, layer.axis, reduce_range=self.reduce)
+        p = layer.params or numerics.weight_params(layer.weight, layer.axis, reduce_range=self.reduce)
         counted = layer.bias is not None and self.scheme.bias == "int32"
-        if counted and layer.bias is not None:
+        if counted and layer.bias is not None and layer.params is None:
             p = numerics.fit_bias(p, layer.bias, activation_scale)
         weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
         assert weight is not None
@@ -161,7 +162,7 @@ class _Writer:
         import onnx_ir as ir
 
         name = original.name or "constant"
-        key = (name, p.axis, p.scale.tobytes() + array.reshape(-1)[:16].tobytes())
+        key = (name, p.axis, p.scale.tobytes() + hashlib.sha256(array.tobytes()).digest())
         if key in self.stored:
             return self.stored[key]
         scale = self._initializer(f"{name}.scale", p.scale)
