@@ -87,7 +87,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     'known: a, b'
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    near = nearest(name, names)
     if near:
-        return f"did you mean {near[0]!r}?"
+        return f"did you mean {near!r}?"
     return f"known: {', '.join(names)}" if names else "there is none"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that was probably meant; empty when none is near."""
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)), "")

@@ -111,7 +111,7 @@ def test_the_list_names_every_pass_with_its_settings(capsys):
     assert main(["apply", "--list", "--json"]) == 0
     listed = {p["pass"]: p for p in json.loads(capsys.readouterr().out)["passes"]}
     assert tuple(sorted(listed)) == registry.names("passes")
-    assert listed["simplify"]["settings"] == {"verify": True, "tolerance": 1e-5, "onnxslim": True}
+    assert listed["simplify"]["settings"] == {"verify": True, "tolerance": 1e-5}
     assert all(p["summary"] for p in listed.values())
 
 
@@ -120,3 +120,34 @@ def test_samples_are_read_from_data(path, tmp_path, capsys):
     np.savez(data, x=np.ones((3, 2, 4, 4), np.float32))
     assert main(["apply", "fp16", str(path), "--data", str(data)]) == 0
     assert "on 3 samples" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("way", ["same", "relative", "symlink", "hardlink"])
+def test_the_given_model_is_never_overwritten(path, tmp_path, monkeypatch, capsys, way):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "other.onnx"
+    if way == "symlink":
+        out.symlink_to(path)
+    elif way == "hardlink":
+        out.hardlink_to(path)
+    else:
+        out = path if way == "same" else f"./{path.name}"
+    before = path.read_bytes()
+    assert main(["apply", "simplify", str(path), "--out", str(out)]) == 2
+    assert "is the model itself" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_the_size_of_the_original_is_told_beside_that_of_the_result(path, tmp_path, capsys):
+    out, before = tmp_path / "small.onnx", path.stat().st_size
+    assert main(["apply", "simplify", str(path), "--out", str(out)]) == 0
+    assert f"({out.stat().st_size:,} bytes; the original has {before:,})" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_list_fits_the_terminal(monkeypatch, capsys, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(["apply", "--list"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= width
+    assert all(name in text for name in registry.names("passes"))

@@ -104,3 +104,30 @@ def test_a_closed_output_is_not_an_accept_and_says_nothing(tmp_path: Path) -> No
 def test_a_command_without_any_output_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["inspect", model(tmp_path / "m.onnx")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["gate", "bench.json", "--pollicy", "speed"], "--policy"),
+        (["optimize", "m.onnx", "--dta=samples"], "--data"),
+        (["inspect", "m.onnx", "--shapes", "x=1"], "--shape"),
+        (["bench", "m.onnx", "--inference", "5"], "--inferences"),
+        (["apply", "simplify", "m.onnx", "--tolerence", "1"], "--tolerance"),
+        (["report", "runs/a", "--ouT", "x"], "--out"),
+        (["targets", "--jsn"], "--json"),
+        (["demo", "--sed", "1"], "--seed"),
+    ],
+)
+def test_a_mistyped_flag_is_named_with_the_one_that_was_meant(
+    arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert f"did you mean '{meant}'?" in capsys.readouterr().err
+
+
+def test_a_flag_like_no_other_leads_to_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", "--zzz"]) == 2
+    captured = capsys.readouterr().err
+    assert "has no flag '--zzz'" in captured
+    assert "hint: run 'edgeproof targets --help'" in captured

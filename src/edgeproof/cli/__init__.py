@@ -14,7 +14,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import NoReturn
 
-from ..errors import EdgeproofError, InputError, UnsupportedError, did_you_mean
+from ..errors import EdgeproofError, InputError, UnsupportedError, did_you_mean, nearest
 
 COMMANDS: tuple[tuple[str, str], ...] = (
     ("demo", "the whole way on a small real model and exact labels, in minutes"),
@@ -67,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the result as one JSON document, and nothing else")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     try:
+        parser.refuse_unknown(arguments[1:])
         args = parser.parse_args(arguments[1:])
     except InputError as e:
         if not show.json:
@@ -130,6 +131,23 @@ def whole_number(text: str) -> int:
 class _Parser(argparse.ArgumentParser):
     """A parser whose complaints are errors like all others."""
 
+    def refuse_unknown(self, arguments: Sequence[str]) -> None:
+        """Name the flag that was probably meant, before argparse complains of what its absence leads to.
+
+        Raises:
+            InputError: usage.flag.
+        """
+        known = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        for argument in arguments:
+            if argument == "--":
+                return
+            flag = argument.partition("=")[0]
+            # argparse takes words with a space as values.
+            if flag.startswith("--") and flag not in known and " " not in argument:
+                meant = nearest(flag, known)
+                hint = f"did you mean {meant!r}? " if meant else ""
+                raise InputError("usage.flag", self.prog, f"has no flag {flag!r}", f"{hint}run '{self.prog} --help'")
+
     def error(self, message: str) -> NoReturn:
         raise InputError("usage.arguments", self.prog, message, f"run '{self.prog} --help'")
 
@@ -148,6 +166,7 @@ def _overview() -> str:
             "  edgeproof COMMAND --help    what a command takes",
             "  edgeproof --version",
             "",
-            "exit codes: 0 done or accept, 1 reject, 2 bad input, 3 unsupported, 4 trust, 5 hold, 70 bug",
+            "exit codes: 0 done or accept, 1 reject, 2 bad input, 3 unsupported, 4 trust, 5 hold, 70 bug,",
+            "            130 interrupted",
         ]
     )

@@ -74,16 +74,35 @@ def run(args: argparse.Namespace, show: Show) -> int:
         )
     implementation = registry.load("passes", name)
     settings = _given(args, name, implementation)
-    from ..model import load_model, save_model
+    from ..model import load_model, save_model, size_bytes
 
+    if args.out is not None:
+        _refuse_input(args.model, args.out)
     model = load_model(args.model)
+    before = size_bytes(args.model)
     with show.progress() as progress:
         change = implementation(**settings)(model, _context(args, model, progress))
     if args.out is not None:
         save_model(change.model, args.out)
-    _show(name, model, change, args, show)
+    _show(name, model, change, before, args, show)
     show.result(_as_json(name, settings, model, change, args.out))
     return 0
+
+
+def _refuse_input(model: Path, out: Path) -> None:
+    """The given model is the only one that there may be: nothing is written over it, under whatever name.
+
+    Raises:
+        InputError: apply.same_file.
+    """
+    if out.resolve() == model.resolve() or (out.exists() and model.exists() and out.samefile(model)):
+        other = model.with_name(f"{model.stem}-new{model.suffix}")
+        raise InputError(
+            "apply.same_file",
+            f"--out {out}",
+            f"is the model itself ({model}), which would be overwritten",
+            f"write to another file, e.g. --out {other}",
+        )
 
 
 def _settings(implementation: type[Any]) -> list[Field[Any]]:
@@ -137,7 +156,7 @@ def _context(args: argparse.Namespace, model: Model, progress: Progress) -> Cont
     return Context(lambda m: backend.compile(m, target), feeds, len(dataset), target, args.seed, progress)
 
 
-def _show(name: str, model: Model, change: Change, args: argparse.Namespace, show: Show) -> None:
+def _show(name: str, model: Model, change: Change, size_before: int, args: argparse.Namespace, show: Show) -> None:
     before, after = _nodes(model), _nodes(change.model)
     if change.modified:
         show.text(f"{name}: {before} nodes became {after}" if before != after else f"{name}: {after} nodes, as before")
@@ -153,7 +172,7 @@ def _show(name: str, model: Model, change: Change, args: argparse.Namespace, sho
     if args.out is not None:
         from ..model import size_bytes
 
-        show.text(f"  wrote {args.out} ({size_bytes(args.out):,} bytes; the original has {size_bytes(args.model):,})")
+        show.text(f"  wrote {args.out} ({size_bytes(args.out):,} bytes; the original has {size_before:,})")
     else:
         show.text("  nothing was written; --out FILE keeps the result")
 
@@ -181,14 +200,16 @@ def _nodes(model: Model) -> int:
 
 
 def _list(show: Show) -> int:
-    rows, result = [], []
+    result = []
     for name in registry.names("passes"):
         implementation = registry.load("passes", name)
         doc = inspect.getdoc(sys.modules[implementation.__module__]) or inspect.getdoc(implementation) or ""
         summary = doc.splitlines()[0] if doc else ""
         settings = {f.name: f.default for f in _settings(implementation)}
-        rows.append([name, summary, ", ".join(f"{k}={v!r}" for k, v in settings.items())])
         result.append({"pass": name, "summary": summary, "settings": settings})
-    show.table(["pass", "does", "settings"], rows)
+        show.text(name)
+        show.wrapped(summary, indent=2)
+        if settings:
+            show.wrapped(", ".join(f"{k}={v!r}" for k, v in settings.items()), indent=4)
     show.result({"passes": result})
     return 0

@@ -51,6 +51,14 @@ class Show:
         if not self.json:
             self._print(visible(text))
 
+    def wrapped(self, text: str, *, indent: int = 0) -> None:
+        """A paragraph for people, within the width."""
+        import textwrap
+
+        margin = " " * indent
+        for line in textwrap.wrap(text, self.width, initial_indent=margin, subsequent_indent=margin):
+            self.text(line)
+
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "", right: str = "") -> None:
         """A table for people; silent with ``--json``.
 
