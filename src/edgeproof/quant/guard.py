@@ -44,8 +44,9 @@ def guard(graph: ir.Graph) -> int:
 def unguard(graph: ir.Graph) -> None:
     """Take the guards out again, in place."""
     for node in list(graph):
-        if node.op_type == "Clip" and MARK in (node.name or ""):
-            node.outputs[0].replace_all_uses_with(node.inputs[0])
+        value = node.inputs[0] if node.op_type == "Clip" and MARK in (node.name or "") else None
+        if value is not None:
+            node.outputs[0].replace_all_uses_with(value)
             graph.remove(node, safe=True)
 
 
