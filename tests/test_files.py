@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from edgeproof import files
 from edgeproof.errors import InputError
+from edgeproof.files import yaml_problem
 
 
 def test_a_written_file_is_whole_and_leaves_no_temporary_behind(tmp_path):
@@ -128,3 +130,22 @@ def test_a_kept_record_names_the_field_of_another_type(field, value):
 def test_a_record_that_is_no_object_is_refused():
     with pytest.raises(InputError, match="is \\[1\\]; expected Kept"):
         files.check_record(Kept, [1], "kept.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rules: [{a: 1}\nname: x\n", "line 2, column 1: a ',' or ']' is missing, in the list begun in line 1"),
+        ("rules: [1, 2\n", "line 2, column 1: the end of the file, before the list begun in line 1 is closed"),
+        ("- {a: '<=' b: 1}\n", "line 1, column 12: a ',' or '}' is missing, in the mapping begun in line 1"),
+        ("rules:\n\t- a\n", "line 2, column 1: a character that no value starts with"),
+        ("name: 'abc\n\nx: 1\n", "line 4, column 1: a quote is never closed: the one begun in line 1"),
+        ("name: a: b\n", "line 1, column 8: a ':' where none may be"),
+        ("rules:\n - a\n- b: 1\n", "line 3, column 1: an indentation that fits neither"),
+    ],
+)
+def test_a_mistake_in_yaml_is_told_with_its_place_and_what_is_missing(text, said):
+    with pytest.raises(yaml.YAMLError) as caught:
+        yaml.safe_load(text)
+    assert yaml_problem(caught.value).startswith(said)
+    assert "\n" not in yaml_problem(caught.value)

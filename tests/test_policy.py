@@ -12,7 +12,14 @@ import edgeproof
 from edgeproof.errors import InputError
 from edgeproof.policy import BUILT_IN, Policy, Rule, default_policy, load_policy, policy_from
 
-METRICS = {"latency_p95": "ms", "throughput": "1/s", "size": "bytes", "power": "W", "temperature": "°C"}
+METRICS = {
+    "latency_p50": "ms",
+    "latency_p95": "ms",
+    "throughput": "1/s",
+    "size": "bytes",
+    "power": "W",
+    "temperature": "°C",
+}
 SCHEMA = json.loads((Path(edgeproof.__file__).parent / "policy.schema.json").read_text())
 RULE = "{metric: latency_p95, op: '<=', limit: 80}"
 

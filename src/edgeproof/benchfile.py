@@ -38,7 +38,9 @@ from .target import Target
 
 FORMAT = "edgeproof.bench/1"
 RESULT_FORMAT = "edgeproof.result/1"
+RESULT = "result.json"
 NAME = "bench.json"
+NEVER = "a bench never measures it: decide with --policy speed, or measure quality with 'edgeproof optimize'"
 METRICS: tuple[str, ...] = (
     "latency_p50",
     "latency_p90",
@@ -289,9 +291,14 @@ def cases(path: Path, policy: Policy) -> list[Case]:
 
     In a bench of one model, the model is decided on against its own control.
 
+    Args:
+        path: The file, or the folder that it lies in.
+        policy: What is asked.
+
     Raises:
         InputError: files.missing, files.not_json, bench.format.
     """
+    path = _inside(path) if path.is_dir() else path
     value = read_json(path)
     if isinstance(value, Mapping) and value.get("format") == RESULT_FORMAT:
         return _result_cases(value, path)
@@ -306,7 +313,22 @@ def cases(path: Path, policy: Policy) -> list[Case]:
         sides = [(leg.name, kept.measured(leg, metrics)) for leg in kept.candidates]
     else:
         sides = [(kept.baseline.name, kept.measured(kept.legs[-1], metrics))]
-    return [Case(name, base, candidate, "quality", control, kept.no_sensor) for name, candidate in sides]
+    unmeasured = {r.metric: NEVER for r in policy.rules if r.metric not in base and not _from_runs(r.metric)}
+    unmeasured |= kept.no_sensor
+    return [Case(name, base, candidate, "quality", control, unmeasured) for name, candidate in sides]
+
+
+def _inside(folder: Path) -> Path:
+    """What a folder holds to decide on."""
+    found = next((folder / name for name in (RESULT, NAME) if (folder / name).is_file()), None)
+    if found is None:
+        raise InputError(
+            "files.missing",
+            str(folder),
+            f"holds neither {RESULT} (a finished run) nor {NAME} (a bench)",
+            "finish the run with the same 'edgeproof optimize' command, or give the folder of another",
+        )
+    return found
 
 
 def _result_cases(value: Mapping[str, Any], path: Path) -> list[Case]:

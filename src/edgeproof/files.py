@@ -147,3 +147,41 @@ def _no_record(subject: str, value: Any, hint: Any) -> InputError:
     got, wanted = repr(value), getattr(hint, "__name__", str(hint)) if not get_args(hint) else str(hint)
     got = got if len(got) <= 60 else got[:57] + "..."
     return InputError("files.value", subject, f"is {got}; expected {wanted}", "restore the file, or measure again")
+
+
+_YAML = (
+    ("could not find expected ':'", "a key without a ':'"),
+    (
+        "mapping values are not allowed",
+        "a ':' where none may be; indent the line like its neighbours, or quote the text",
+    ),
+    ("cannot start any token", "a character that no value starts with: indent with spaces, and quote such text"),
+    ("found unexpected end of stream", "a quote is never closed: {open}"),
+    ("but found '<stream end>'", "the end of the file, before {open} is closed"),
+    ("but got '<stream end>'", "the end of the file, before {open} is closed"),
+    ("expected ',' or ']'", "a ',' or ']' is missing, in {open}"),
+    ("expected ',' or '}'", "a ',' or '}' is missing, in {open}"),
+    ("expected <block end>", "an indentation that fits neither this entry nor the one before"),
+    ("found duplicate anchor", "an anchor of a name that is used already"),
+    ("found undefined alias", "an alias of an anchor that is not there"),
+)
+"""What PyYAML says, and what is meant."""
+
+
+def yaml_problem(error: Exception) -> str:
+    """Where a YAML text stops making sense, and what is missing there, as one clause.
+
+    Args:
+        error: What PyYAML raised: its own errors, or any other for a value that it could not make.
+    """
+    mark = getattr(error, "problem_mark", None)
+    said = str(getattr(error, "problem", None) or error)
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    start = getattr(error, "context_mark", None)
+    kind = "the list" if "sequence" in str(getattr(error, "context", "")) else "the mapping"
+    kind = "the one" if "quoted" in str(getattr(error, "context", "")) else kind
+    opened = f"{kind} begun in line {start.line + 1}" if start is not None else "a bracket"
+    meant = next((text for part, text in _YAML if part in said), " ".join(said.split()))
+    where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+    return where + meant.replace("{open}", opened)

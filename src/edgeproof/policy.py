@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from .digest import digest_json
 from .errors import InputError, State, did_you_mean
-from .files import os_error
+from .files import os_error, yaml_problem
 
 CheckState = Literal["pass", "fail", "missing", "incomparable", "invalid_environment", "undecided"]
 
@@ -159,7 +159,7 @@ class Verdict:
         return "every rule passes"
 
 
-BUILT_IN: tuple[str, ...] = ("default", "default-power")
+BUILT_IN: tuple[str, ...] = ("default", "default-power", "speed")
 """Policies that come with edgeproof, as ``policies/NAME.yaml`` beside this file."""
 
 
@@ -167,6 +167,9 @@ def default_policy() -> Policy:
     """Quality drop of at most 1 %, p95 of at most 80 ms, at least 20 frames a second."""
     return load_policy("default", {"latency_p95": "ms", "throughput": "1/s"})
 
+
+EXAMPLE = 'a policy is e.g.  rules: [{metric: latency_p95, op: "<=", limit: 80}]'
+"""For hints: the shortest policy there is."""
 
 _KEYS = ("name", "alpha", "runs", "inferences", "looks", "rules")
 _RULE_KEYS = ("metric", "op", "limit", "unit", "relative_to")
@@ -194,7 +197,7 @@ def load_policy(path: str | Path, metrics: Mapping[str, str]) -> Policy:
     except OSError as e:
         raise os_error(path, e) from e
     except UnicodeDecodeError as e:
-        raise InputError("policy.not_yaml", str(path), "is not UTF-8 text", "see docs/policy.md for an example") from e
+        raise InputError("policy.not_yaml", str(path), "is not UTF-8 text", f"save it as UTF-8; {EXAMPLE}") from e
     return policy_from(_parsed(text, str(path)), str(path), metrics)
 
 
@@ -205,8 +208,7 @@ def _parsed(text: str, subject: str) -> Any:
     try:
         return _plain(yaml.compose(text, Loader=yaml.BaseLoader), subject, set())
     except (yaml.YAMLError, RecursionError) as e:
-        problem = " ".join(str(e).split())
-        raise InputError("policy.not_yaml", subject, f"is not valid YAML: {problem}", "see docs/policy.md") from e
+        raise InputError("policy.not_yaml", subject, f"is not valid YAML: {yaml_problem(e)}", EXAMPLE) from e
 
 
 def _plain(node: Any, subject: str, seen: set[int]) -> Any:
@@ -236,7 +238,7 @@ def _plain(node: Any, subject: str, seen: set[int]) -> Any:
 def policy_from(value: Any, subject: str, metrics: Mapping[str, str]) -> Policy:
     """A policy from parsed YAML or JSON; every complaint names the rule and the key."""
     if not isinstance(value, Mapping) or not isinstance(value.get("rules"), list) or not value["rules"]:
-        raise InputError("policy.value", subject, "has no list of rules", "see docs/policy.md for an example")
+        raise InputError("policy.value", subject, "has no list of rules", EXAMPLE)
     _known_keys(value, _KEYS, subject)
     rules = tuple(_rule(r, f"{subject}: rule {i + 1}", metrics) for i, r in enumerate(value["rules"]))
     alpha = _decimal(value.get("alpha", "0.05"), f"{subject}: alpha")
@@ -254,7 +256,7 @@ def policy_from(value: Any, subject: str, metrics: Mapping[str, str]) -> Policy:
 
 def _rule(value: Any, subject: str, metrics: Mapping[str, str]) -> Rule:
     if not isinstance(value, Mapping):
-        raise InputError("policy.value", subject, f"is {value!r}; expected metric, op, limit", "see docs/policy.md")
+        raise InputError("policy.value", subject, f"is {value!r}; expected metric, op, limit", EXAMPLE)
     _known_keys(value, _RULE_KEYS, subject)
     for key in ("metric", "op", "limit"):
         if key not in value:
@@ -281,7 +283,7 @@ def _rule(value: Any, subject: str, metrics: Mapping[str, str]) -> Rule:
             "policy.value",
             subject,
             f"unit is {unit!r} in a relative rule; expected 'drop' or 'ratio'",
-            "see docs/policy.md",
+            "write unit: drop for how much worse, unit: ratio for candidate / baseline",
         )
     if not relative and unit in ("drop", "ratio"):
         raise InputError(

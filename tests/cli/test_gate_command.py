@@ -118,3 +118,32 @@ def test_a_damaged_run_is_bad_input(
     path.write_text(json.dumps(content), encoding="utf-8")
     assert main(["gate", str(path)]) == 2
     assert field in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("ratio", "code"), [(0.5, 0), (1.0, 0), (1.03, 5), (1.1, 1)])
+def test_a_bench_can_be_decided_on_by_the_built_in_policy_of_speed(tmp_path: Path, ratio: float, code: int) -> None:
+    assert main(["gate", kept(tmp_path / "bench.json", other=ratio), "--policy", "speed"]) == code
+
+
+def test_a_rule_that_no_bench_can_meet_names_the_policy_to_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = kept(tmp_path / "bench.json", fast=0.5)
+    assert main(["gate", result, "--json"]) == 5
+    checks = {c["metric"]: c for c in json.loads(capsys.readouterr().out)["verdicts"][0]["checks"]}
+    assert "a bench never measures it" in checks["quality"]["reason"]
+    assert "--policy speed" in checks["quality"]["reason"]
+    rule = policy(tmp_path / "p.yaml", "{metric: top1, op: '>=', limit: 0.9}")
+    assert main(["gate", result, "--policy", rule]) == 5
+    assert "a bench never measures it" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_folder_stands_for_what_lies_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept(tmp_path / "bench.json", fast=0.5)
+    assert main(["gate", str(tmp_path), "--policy", "speed"]) == 0
+    (tmp_path / "result.json").write_text("{}")  # a run's result comes first
+    assert main(["gate", str(tmp_path), "--policy", "speed"]) == 2
+    assert str(tmp_path / "result.json") in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main(["gate", str(tmp_path / "empty")]) == 2
+    assert "holds neither result.json" in capsys.readouterr().err

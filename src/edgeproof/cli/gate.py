@@ -1,7 +1,10 @@
 """Decide accept, reject or hold from kept measurements.
 
-Takes the bench.json of 'edgeproof bench' or the result.json of 'edgeproof optimize', and decides again from the raw
-samples in it. Of several candidates all must be accepted.
+Takes the bench.json of 'edgeproof bench', the result.json of 'edgeproof optimize', or the folder of either, and decides
+again from the raw samples in it. Of several candidates all must be accepted.
+
+built-in policies: default (quality, p95, throughput), default-power (power and temperature besides), speed (p50 and p95
+no slower than the baseline; the one for a bench, which never measures quality)
 
 exit codes: 0 accept, 1 reject, 5 hold
 """
@@ -21,9 +24,9 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Policy and files."""
-    parser.add_argument("results", metavar="RESULT.json", nargs="+", help="kept measurements")
+    parser.add_argument("results", metavar="RESULT", nargs="+", help="result.json, bench.json, or their folder")
     parser.add_argument(
-        "--policy", default="default", metavar="P", help="policy file (YAML), or default, or default-power"
+        "--policy", default="default", metavar="P", help="policy file (YAML), or default, default-power or speed"
     )
 
 
