@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import edgeproof.dataset
 from edgeproof import registry
-from edgeproof.dataset import DataSpec, Decode, Preprocess, describe, load_spec, split
+from edgeproof.dataset import EXAMPLE, DataSpec, Decode, Preprocess, describe, load_spec, split
 from edgeproof.errors import InputError
 from edgeproof.preprocess import DTYPES
 
@@ -148,6 +148,8 @@ def test_every_key_of_a_data_file_arrives(tmp_path: Path) -> None:
         seed=2,
         options={"classes": "c.txt"},
         root=str(tmp_path),
+        source=str(tmp_path / "d.yaml"),
+        left_out=("crop_fraction", "pad_value", "interpolation", "colour", "layout", "dtype"),
     )
     assert DataSpec.from_json(json.loads(json.dumps(spec.to_json(paths=True)))) == spec
 
@@ -167,25 +169,23 @@ def test_every_key_of_a_data_file_arrives(tmp_path: Path) -> None:
         ),
         (
             "format: npz\npath: x\npreprocess: {size: 224}",
-            "data: preprocess: size: is 224; expected a list of 2\n"
-            "  hint: see docs/data.md for an example  [data.value]",
+            f"data: preprocess: size: is 224; expected a list of 2\n  hint: {EXAMPLE}  [data.value]",
         ),
         (
             "format: npz\npath: x\npreprocess: {scale: fast}",
-            "data: preprocess: scale: is 'fast'; expected a finite number\n"
-            "  hint: see docs/data.md for an example  [data.value]",
+            f"data: preprocess: scale: is 'fast'; expected a finite number\n  hint: {EXAMPLE}  [data.value]",
         ),
         (
             "format: npz\npath: x\nlimit: many",
-            "data: limit: is 'many'; expected a whole number\n  hint: see docs/data.md for an example  [data.value]",
+            f"data: limit: is 'many'; expected a whole number\n  hint: {EXAMPLE}  [data.value]",
         ),
         (
             "format: npz\npath: x\noptions: {labels: [1]}",
-            "data: options.labels: is [1]; expected one value\n  hint: see docs/data.md for an example  [data.value]",
+            f"data: options.labels: is [1]; expected one value\n  hint: {EXAMPLE}  [data.value]",
         ),
         (
             "- 1\n- 2",
-            "data: is [1, 2]; expected keys and values\n  hint: see docs/data.md for an example  [data.value]",
+            f"data: is [1, 2]; expected keys and values\n  hint: {EXAMPLE}  [data.value]",
         ),
     ],
 )

@@ -170,7 +170,8 @@ def test_an_output_of_another_shape_is_refused_with_what_was_expected() -> None:
         run(np.zeros((1, 4, 8)), "classes")
     assert str(e.value) == (
         "output float32[1, 4, 8]: cannot be decoded to classes; expected one score per class, e.g. [1, 1000]\n"
-        "  hint: choose decode.output and decode.kind in the data file, see docs/data.md  [decode.shape]"
+        "  hint: choose the output and the kind in the data file, e.g.  decode: {kind: classes, output: scores}  "
+        "[decode.shape]"
     )
     with pytest.raises(InputError, match=r"cannot be decoded to boxes as yolov8; expected \[1, 4\+classes, N\]"):
         run(np.zeros((1, 3, 8)), "boxes", format="yolov8")

@@ -93,8 +93,8 @@ def test_the_quality_metric_follows_the_kind_of_the_label(tmp_path: Path) -> Non
     assert quality_metric(DataSpec("coco", "x")) == "map"
     assert quality_metric(DataSpec("npz", "x", metric="top5")) == "top5"
     assert quality_metric(DataSpec("npz", "x", evaluator="a.py:f")) == "evaluator"
-    with pytest.raises(InputError, match=r"topp1: is not one of the metrics\n  hint: did you mean 'top1'"):
-        quality_metric(DataSpec("npz", "x", metric="topp1"))
+    with pytest.raises(InputError, match=r"d.yaml: metric: there is no metric 'topp1'\n  hint: did you mean 'top1'"):
+        quality_metric(DataSpec("npz", "x", metric="topp1", source="d.yaml"))
 
 
 def test_text_is_decoded_with_the_models_own_characters(tmp_path: Path) -> None:

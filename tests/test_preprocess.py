@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -139,31 +140,31 @@ def test_scale_and_pad_map_corners_of_the_picture_onto_its_resized_place(
         (
             Preprocess(size=(0, 4)),
             "preprocess.size: is [0, 4]; expected two whole numbers of at least 1: [height, width]\n"
-            "  hint: see docs/data.md  [preprocess.value]",
+            "  hint: e.g. size: [224, 224]  [preprocess.value]",
         ),
         (
             Preprocess(mean=(1.0, 2.0)),
             "preprocess.mean: is [1.0, 2.0]; expected 1 or 3 values for colour 'rgb'\n"
-            "  hint: see docs/data.md  [preprocess.value]",
+            "  hint: e.g. mean: 0.5  [preprocess.value]",
         ),
         (
             Preprocess(std=(0.0,)),
-            "preprocess.std: is [0.0]; expected values above 0\n  hint: see docs/data.md  [preprocess.value]",
+            "preprocess.std: is [0.0]; expected values above 0\n  hint: e.g. std: 0.5  [preprocess.value]",
         ),
         (
             Preprocess(pad_value=256),
             "preprocess.pad_value: is 256; expected 0..255, a pixel value before scale, mean and std\n"
-            "  hint: see docs/data.md  [preprocess.value]",
+            "  hint: e.g. pad_value: 114  [preprocess.value]",
         ),
         (
             Preprocess(crop_fraction=1.5),
             "preprocess.crop_fraction: is 1.5; expected above 0, at most 1\n"
-            "  hint: see docs/data.md  [preprocess.value]",
+            "  hint: e.g. crop_fraction: 0.875  [preprocess.value]",
         ),
         (
             Preprocess(scale=0.0),
             "preprocess.scale: is 0.0; expected a finite number other than 0\n"
-            "  hint: see docs/data.md  [preprocess.value]",
+            "  hint: e.g. scale: 1/255  [preprocess.value]",
         ),
     ],
 )
@@ -237,3 +238,57 @@ def test_a_declared_preprocessing_only_gets_the_missing_size() -> None:
 def test_an_input_that_is_no_picture_cannot_be_guessed() -> None:
     with pytest.raises(InputError, match=r"input x float32\[1, 10\]: does not look like a picture"):
         guess(None, TensorSpec("x", "float32", (1, 10)))
+
+
+GREY = TensorSpec("x", "float32", ("n", 1, 28, 28))
+CONVENTION = ("scale", "mean", "std")
+
+
+@pytest.mark.parametrize(
+    ("tensor", "given", "expected"),
+    [
+        # Channels, size and layout come from the model's shape; pixels / 255 is the convention for floats.
+        (GREY, {}, Preprocess((28, 28), "stretch", colour="gray", scale=1 / 255)),
+        (GREY, {"scale": 1 / 255}, Preprocess((28, 28), "stretch", colour="gray", scale=1 / 255)),
+        (GREY, {"mean": (127.5,)}, Preprocess((28, 28), "stretch", colour="gray", mean=(127.5,))),
+        (GREY, {"colour": "rgb"}, Preprocess((28, 28), "stretch", colour="rgb", scale=1 / 255)),
+        (GREY, {"size": (8, 8)}, Preprocess((8, 8), "stretch", colour="gray", scale=1 / 255)),
+        (GREY, {"dtype": "uint8"}, Preprocess((28, 28), "stretch", colour="gray", dtype="uint8")),
+        (
+            TensorSpec("x", "uint8", (1, 8, 6, 3)),
+            {"colour": "bgr"},
+            Preprocess((8, 6), "stretch", colour="bgr", layout="nhwc", dtype="uint8"),
+        ),
+        (
+            TensorSpec("x", "int8", (1, 3, 8, 6)),
+            {"resize": "crop"},
+            Preprocess((8, 6), "crop", mean=(128.0,), dtype="int8"),
+        ),
+        # Both readings are possible here, and the given layout tells which is meant.
+        (
+            TensorSpec("x", "float32", (1, 3, 3, 1)),
+            {"layout": "nhwc"},
+            Preprocess((3, 3), "stretch", colour="gray", scale=1 / 255, layout="nhwc"),
+        ),
+        (TensorSpec("x", "float32", (1, 3, "h", "w")), {}, Preprocess(None, "none", scale=1 / 255)),
+    ],
+)
+def test_what_is_left_out_comes_from_the_model_and_what_is_given_wins(
+    tensor: TensorSpec, given: dict[str, Any], expected: Preprocess
+) -> None:
+    left_out = {f.name for f in fields(Preprocess)} - set(given)
+    assert guess(Preprocess(**given), tensor, left_out=left_out) == expected
+
+
+@pytest.mark.parametrize("shape", [(3, 6, 10), (1, 6, 10), (3, 3, 5)])
+def test_channels_may_come_first_where_the_shape_leaves_no_doubt(shape: tuple[int, int, int]) -> None:
+    x = np.random.default_rng(5).integers(0, 256, shape, np.uint8)
+    colour: Any = "gray" if shape[0] == 1 else "rgb"
+    got, meta = apply(x, Preprocess(colour=colour))
+    np.testing.assert_array_equal(got, x.astype(np.float32))
+    assert meta["size"] == shape[1:]
+
+
+def test_channels_are_last_where_both_readings_are_possible() -> None:
+    x = np.random.default_rng(5).integers(0, 256, (3, 6, 3), np.uint8)
+    assert apply(x, Preprocess())[1]["size"] == (3, 6)

@@ -49,7 +49,7 @@ format: coco
 path: scenes.json
 metric: map50
 options: {images: pictures, categories: id}
-preprocess: {size: [512, 512], resize: letterbox, pad_value: 127}
+preprocess: {size: [512, 512], resize: letterbox, pad_value: 127, scale: 1}
 decode: {kind: boxes, output: out_tower_0_detections, options: {format: xyxy_score_class, iou: 0.5}}
 """
 

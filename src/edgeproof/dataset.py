@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from .digest import digest_file, digest_json
 from .errors import InputError, did_you_mean
-from .files import os_error
+from .files import os_error, yaml_problem
 from .target import Setting
 
 Feeds = Mapping[str, NDArray[Any]]
@@ -92,6 +92,8 @@ class DataSpec:
         seed: Of the choice of ``limit`` samples.
         options: Format-specific values (e.g. COCO's annotation file); paths in it are relative to ``root``.
         root: Folder that relative paths in ``evaluator`` and ``options`` are resolved against; empty is the current.
+        source: The data file that this was read from, for errors; empty when there is none.
+        left_out: Fields of ``preprocess`` that the data file leaves out: they are taken from the model.
     """
 
     format: str
@@ -104,12 +106,19 @@ class DataSpec:
     seed: int = 0
     options: Mapping[str, Setting] = field(default_factory=dict)
     root: str = ""
+    source: str = ""
+    left_out: tuple[str, ...] = ()
+
+    def place(self, key: str) -> str:
+        """What errors call a setting: with the data file that it stands in."""
+        return f"{self.source}: {key}" if self.source else f"data.{key}"
 
     def to_json(self, *, paths: bool = False) -> dict[str, Any]:
-        """As JSON; path and root are left out unless asked for, since the content has a digest of its own."""
+        """As JSON; where it was read is left out unless asked for, since the content has a digest of its own."""
         value = _plain(asdict(self))
         if not paths:
-            del value["path"], value["root"]
+            for key in ("path", "root", "source", "left_out"):
+                del value[key]
         return value  # type: ignore[no-any-return]
 
     @staticmethod
@@ -222,6 +231,9 @@ def source_digest(callable_name: str, root: str) -> str:
     return digest_file(path) if source.endswith(".py") and path.is_file() else ""
 
 
+EXAMPLE = "a data file is e.g.  path: photos  and, on a line of its own,  preprocess: {size: [224, 224], scale: 1/255}"
+"""For hints: a short data file."""
+
 T = TypeVar("T")
 
 
@@ -287,7 +299,7 @@ def _scalar(hint: type, value: Any, subject: str) -> Any:
 
 
 def _bad_value(subject: str, value: Any, expected: str) -> InputError:
-    return InputError("data.value", subject, f"is {value!r}; expected {expected}", "see docs/data.md for an example")
+    return InputError("data.value", subject, f"is {value!r}; expected {expected}", EXAMPLE)
 
 
 def _plain(value: Any) -> Any:
@@ -326,7 +338,7 @@ def load_spec(path_or_text: str) -> DataSpec:
     except OSError as e:
         raise os_error(path, e) from e
     except UnicodeDecodeError as e:
-        raise InputError("data.not_yaml", text, "is not UTF-8 text", "see docs/data.md for an example") from e
+        raise InputError("data.not_yaml", text, "is not UTF-8 text", f"save it as UTF-8; {EXAMPLE}") from e
     return _from_yaml(content, path.resolve().parent, text)
 
 
@@ -336,10 +348,9 @@ def _from_yaml(text: str, root: Path, subject: str) -> DataSpec:
     try:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as e:  # ValueError: dates and numbers that are none
-        problem = " ".join(str(e).split())
-        raise InputError("data.not_yaml", subject, f"is not valid YAML: {problem}", "see docs/data.md") from e
+        raise InputError("data.not_yaml", subject, f"is not valid YAML: {yaml_problem(e)}", EXAMPLE) from e
     if isinstance(value, Mapping) and "names" in value and "format" not in value:  # a YOLO data file of its own
-        return DataSpec("yolo", str(root / Path(subject).name), root=str(root))
+        return DataSpec("yolo", str(root / Path(subject).name), root=str(root), source=subject)
     spec = dict(value) if isinstance(value, Mapping) else value
     if isinstance(spec, dict):
         if not isinstance(spec.get("path"), str):
@@ -353,7 +364,10 @@ def _from_yaml(text: str, root: Path, subject: str) -> DataSpec:
             options = spec.get("options") or {}
             if "options" in guess and isinstance(options, Mapping):  # other kinds are refused below
                 spec["options"] = {**guess["options"], **options}
+        given = spec.get("preprocess")
+        left_out = [f.name for f in fields(Preprocess) if f.name not in given] if isinstance(given, Mapping) else []
         spec = {**spec, "root": str(root), "path": named if is_callable else str(where)}
+        spec |= {"source": subject, "left_out": left_out}
     return DataSpec.from_json(spec, subject)
 
 
@@ -406,7 +420,7 @@ def _guess_folder(path: Path) -> dict[str, Any]:
         "data.format",
         str(path),
         "has neither class subfolders, nor images/ and labels/, nor labels.csv",
-        "see docs/data.md for the layouts, or write a .yaml data file",
+        "make a subfolder per class, or a labels.csv with a picture and a label a line; or write a .yaml data file",
     )
 
 

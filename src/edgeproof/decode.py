@@ -73,19 +73,23 @@ OPTIONS: Mapping[str, type] = {"classes": Classes, "ctc": Ctc, "boxes": BoxesFor
 """Options of every kind."""
 
 
-def check(spec: Decode) -> Any:
+def check(spec: Decode, subject: str = "decode") -> Any:
     """The options of a kind as its dataclass.
+
+    Args:
+        spec: How outputs are decoded.
+        subject: What errors call it.
 
     Raises:
         InputError: data.key, data.value, decode.value.
     """
-    options: Any = settings_from(OPTIONS[spec.kind], spec.options, "decode.options")
+    options: Any = settings_from(OPTIONS[spec.kind], spec.options, f"{subject}.options")
     if isinstance(options, BoxesFormat) and not (0 <= options.score <= 1 and 0 <= options.iou <= 1 <= options.max):
         raise InputError(
             "decode.value",
-            "decode.options",
+            f"{subject}.options",
             f"score is {options.score}, iou is {options.iou}, max is {options.max}; expected 0..1, 0..1 and at least 1",
-            "see docs/data.md",
+            "leave them out for 0.001, 0.7 and 100",
         )
     return options
 
@@ -266,5 +270,5 @@ def _shape(array: NDArray[Any], expected: str, kind: str) -> InputError:
         "decode.shape",
         f"output {array.dtype}{list(array.shape)}",
         f"cannot be decoded to {kind}; expected {expected}",
-        "choose decode.output and decode.kind in the data file, see docs/data.md",
+        "choose the output and the kind in the data file, e.g.  decode: {kind: classes, output: scores}",
     )

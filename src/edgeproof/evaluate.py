@@ -16,7 +16,7 @@ import numpy as np
 from . import registry
 from .dataset import Boxes, DataSpec, Decode, Example, shuffled
 from .decode import check, chosen, decode
-from .errors import InputError
+from .errors import InputError, did_you_mean
 from .measurement import Better, Score
 from .model import Model
 from .preprocess import guess
@@ -58,7 +58,9 @@ def open_dataset(spec: DataSpec, model: Model) -> Dataset:
         InputError: registry.unknown, data.missing, data.empty, data.mismatch, data.label, data.picture, data.value.
     """
     if spec.limit < 0:
-        raise InputError("data.value", "limit", f"is {spec.limit}; expected 0 (all) or more", "leave it out to use all")
+        raise InputError(
+            "data.value", spec.place("limit"), f"is {spec.limit}; expected 0 (all) or more", "leave it out to use all"
+        )
     data_format: DataFormat = registry.load("data", spec.format)()
     dataset = data_format.open(spec, model.inputs)
     if 0 < spec.limit < len(dataset):
@@ -82,13 +84,13 @@ def complete(spec: DataSpec, model: Model, dataset: Dataset | None = None) -> Da
     dataset = open_dataset(spec, model) if dataset is None else dataset
     preprocess = spec.preprocess
     if spec.format in _RESIZE and len(model.inputs) == 1 and not spec.options.get("tokenizer"):
-        preprocess = guess(preprocess, model.inputs[0], _RESIZE[spec.format])
+        preprocess = guess(preprocess, model.inputs[0], _RESIZE[spec.format], spec.left_out)
     elif preprocess is not None and len(model.inputs) == 1:
-        preprocess = guess(preprocess, model.inputs[0])
+        preprocess = guess(preprocess, model.inputs[0], left_out=spec.left_out)
     kind = spec.decode.kind if spec.decode.kind != "auto" else _decode_kind(dataset[0].truth)
     decoding = replace(spec.decode, kind=kind, output=spec.decode.output or model.outputs[0].name)
-    check(decoding)
-    return replace(spec, preprocess=preprocess, decode=decoding, metric=quality_metric(spec, dataset))
+    check(decoding, spec.place("decode"))
+    return replace(spec, preprocess=preprocess, left_out=(), decode=decoding, metric=quality_metric(spec, dataset))
 
 
 def quality_metric(spec: DataSpec, dataset: Dataset | None = None) -> str:
@@ -102,12 +104,15 @@ def quality_metric(spec: DataSpec, dataset: Dataset | None = None) -> str:
         dataset: The opened data; without it the format tells, as far as it can.
 
     Raises:
-        InputError: registry.unknown, for a declared metric that does not exist.
+        InputError: data.metric, for a declared metric that does not exist.
     """
     if spec.evaluator:
         return EVALUATOR
     if spec.metric:
-        registry.load("metrics", spec.metric)
+        known = registry.names("metrics")
+        if spec.metric not in known:
+            hint = did_you_mean(spec.metric, known)
+            raise InputError("data.metric", spec.place("metric"), f"there is no metric {spec.metric!r}", hint)
         return spec.metric
     if dataset is None:
         by_format = {"images": "top1", "text": "char_accuracy", "coco": "map", "yolo": "map"}
@@ -278,7 +283,10 @@ class CustomMetric:
 
     def _error(self, example: Example, problem: str) -> InputError:
         return InputError(
-            "evaluate.evaluator", f"{self.name} on sample {example.id!r}", problem, "see docs/data.md for an example"
+            "evaluate.evaluator",
+            f"{self.name} on sample {example.id!r}",
+            problem,
+            "it takes (outputs, truth, meta) and returns one number",
         )
 
 

@@ -8,7 +8,7 @@ reads two taps only, so shrunk pictures differ from it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "float16", "float64", "uint8", "int8", "uint16", "int16", "int32", "int64")
 """Results that `apply` can produce."""
+
+_EXAMPLES = {
+    "size": "e.g. size: [224, 224]",
+    "crop_fraction": "e.g. crop_fraction: 0.875",
+    "pad_value": "e.g. pad_value: 114",
+    "scale": "e.g. scale: 1/255",
+    "mean": "e.g. mean: 0.5",
+    "std": "e.g. std: 0.5",
+}
+"""For hints."""
 
 _FILTERS = {"bilinear": "BILINEAR", "bicubic": "BICUBIC", "nearest": "NEAREST", "area": "BOX"}
 _MODES = frozenset(("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "LAB", "HSV"))
@@ -63,12 +73,16 @@ def open_picture(path: Path) -> Image:
         ) from e
 
 
-def apply(picture: Image | NDArray[np.uint8], spec: Preprocess) -> tuple[NDArray[Any], dict[str, Any]]:
+def apply(
+    picture: Image | NDArray[np.uint8], spec: Preprocess, subject: str = "picture"
+) -> tuple[NDArray[Any], dict[str, Any]]:
     """Make a model input, without a batch dimension.
 
     Args:
-        picture: A Pillow image, or uint8 [H, W, 3] RGB, [H, W, 1] or [H, W].
+        picture: A Pillow image, or uint8 [H, W, 3] RGB, [H, W, 1] or [H, W]; channels may come first where that is
+            plain from the shape: [3, H, W] or [1, H, W] with a W of neither 1 nor 3.
         spec: The steps.
+        subject: What errors call the picture.
 
     Returns:
         The array, [C, H, W] or [H, W, C], and ``meta``: ``size`` of the picture, ``input`` size (both height, width),
@@ -79,7 +93,7 @@ def apply(picture: Image | NDArray[np.uint8], spec: Preprocess) -> tuple[NDArray
         InputError: preprocess.value (settings), data.mismatch (not a uint8 picture).
     """
     check(spec)
-    image = _image(picture).convert("L" if spec.colour == "gray" else "RGB")
+    image = _image(picture, subject).convert("L" if spec.colour == "gray" else "RGB")
     width, height = image.size
     pixels, scale, pad = _resized(image, spec)
     if pixels.ndim == 2:
@@ -98,61 +112,82 @@ def apply(picture: Image | NDArray[np.uint8], spec: Preprocess) -> tuple[NDArray
     return np.ascontiguousarray(values.astype(dtype)), meta
 
 
-def check(spec: Preprocess) -> None:
+def check(spec: Preprocess, subject: str = "preprocess") -> None:
     """Refuse settings that make no sense.
+
+    Args:
+        spec: The settings.
+        subject: What errors call them.
 
     Raises:
         InputError: preprocess.value.
     """
+
+    def bad(key: str, value: Any, expected: str) -> InputError:
+        shown = list(value) if isinstance(value, tuple) else value
+        return InputError("preprocess.value", f"{subject}.{key}", f"is {shown}; expected {expected}", _EXAMPLES[key])
+
     if spec.dtype not in DTYPES:
-        raise InputError("preprocess.value", "preprocess.dtype", f"is {spec.dtype!r}", did_you_mean(spec.dtype, DTYPES))
+        raise InputError("preprocess.value", f"{subject}.dtype", f"is {spec.dtype!r}", did_you_mean(spec.dtype, DTYPES))
     if spec.size is not None and min(spec.size) < 1:
-        raise _bad("size", spec.size, "two whole numbers of at least 1: [height, width]")
+        raise bad("size", spec.size, "two whole numbers of at least 1: [height, width]")
     if not 0 < spec.crop_fraction <= 1:
-        raise _bad("crop_fraction", spec.crop_fraction, "above 0, at most 1")
+        raise bad("crop_fraction", spec.crop_fraction, "above 0, at most 1")
     if not 0 <= spec.pad_value <= 255:
-        raise _bad("pad_value", spec.pad_value, "0..255, a pixel value before scale, mean and std")
+        raise bad("pad_value", spec.pad_value, "0..255, a pixel value before scale, mean and std")
     if not math.isfinite(spec.scale) or spec.scale == 0:
-        raise _bad("scale", spec.scale, "a finite number other than 0")
+        raise bad("scale", spec.scale, "a finite number other than 0")
     channels = 1 if spec.colour == "gray" else 3
     for key, values in (("mean", spec.mean), ("std", spec.std)):
         if len(values) not in (1, channels):
-            raise _bad(key, values, f"1 or {channels} values for colour {spec.colour!r}")
+            raise bad(key, values, f"1 or {channels} values for colour {spec.colour!r}")
     if any(s <= 0 or not math.isfinite(s) for s in spec.std):
-        raise _bad("std", spec.std, "values above 0")
+        raise bad("std", spec.std, "values above 0")
 
 
-def guess(spec: Preprocess | None, model_input: TensorSpec, resize: str = "stretch") -> Preprocess:
+def guess(
+    spec: Preprocess | None, model_input: TensorSpec, resize: str = "stretch", left_out: Collection[str] = ()
+) -> Preprocess:
     """Fill in what the model's input tells: layout, size, channels and dtype.
 
     Where nothing was declared, float inputs get pixels / 255 and integer inputs the pixels themselves. That is the most
-    common convention, not a fact about the model: show the result to the user.
+    common convention, not a fact about the model: show the result to the user. Given fields win. ``scale``, ``mean``
+    and ``std`` belong together: where one of them is given, the others are 1, 0 and 1.
 
     Args:
-        spec: What was declared; only a missing ``size`` is then filled in.
+        spec: What was declared; a missing ``size`` is always filled in.
         model_input: The model's picture input, rank 3 or 4.
-        resize: For a guess from nothing.
+        resize: How to resize where that is left open.
+        left_out: Fields of ``spec`` that were not declared.
 
     Raises:
-        InputError: preprocess.guess, when the input does not look like a picture.
+        InputError: preprocess.guess, when nothing was declared and the input does not look like a picture.
     """
     shape = model_input.shape or ()
-    spatial, channels, layout = _picture_axes(shape)
+    spatial, channels, layout = _picture_axes(shape, "" if spec is None or "layout" in left_out else spec.layout)
     size: tuple[int, int] | None = None
     height, width = (shape[i] for i in spatial) if spatial else ("?", "?")
     if isinstance(height, int) and isinstance(width, int):
         size = (height, width)
-    if spec is not None:
-        return replace(spec, size=size) if spec.size is None and spec.resize != "none" and size else spec
-    if not spatial:
+    if spec is None and not spatial:
         raise InputError(
             "preprocess.guess",
             f"input {model_input}",
             "does not look like a picture; expected 1 or 3 channels, height and width",
-            "declare preprocess in a data file, see docs/data.md",
+            "declare it in a data file, e.g.  preprocess: {size: [224, 224], colour: rgb, scale: 1/255}",
         )
     integer = model_input.dtype in ("uint8", "int8")
-    return settings_for(resize, size, channels, layout, model_input.dtype if integer else "float32", integer)
+    dtype = model_input.dtype if integer else "float32"
+    if spec is None:
+        return settings_for(resize, size, channels, layout, dtype, integer)
+    if "dtype" not in left_out:
+        dtype, integer = spec.dtype, np.dtype(spec.dtype).kind in "iu" if spec.dtype in DTYPES else False
+    guessed = settings_for(resize, spec.size or size, channels, layout, dtype, integer)
+    values = {"scale", "mean", "std"}
+    wanted = {"resize", "dtype"} | ({"colour", "layout"} if spatial else set())
+    wanted |= values if values <= set(left_out) else set()
+    spec = replace(spec, **{name: getattr(guessed, name) for name in wanted & set(left_out)})
+    return replace(spec, size=size) if spec.size is None and spec.resize != "none" and size else spec
 
 
 def settings_for(
@@ -165,8 +200,8 @@ def settings_for(
     return Preprocess(size=size, colour=colour, scale=1.0 if integer else 1 / 255, mean=mean, **fields)
 
 
-def _picture_axes(shape: tuple[int | str, ...]) -> tuple[tuple[int, int] | None, int, str]:
-    """(height axis, width axis), channels and layout; None when no axis has 1 or 3 channels."""
+def _picture_axes(shape: tuple[int | str, ...], given: str = "") -> tuple[tuple[int, int] | None, int, str]:
+    """(height axis, width axis), channels and layout; None when no axis has 1 or 3 channels, or not in that layout."""
     first = len(shape) - 3
     if first in (0, 1):
         for axis, spatial, layout in (
@@ -174,23 +209,25 @@ def _picture_axes(shape: tuple[int | str, ...]) -> tuple[tuple[int, int] | None,
             (first + 2, (first, first + 1), "nhwc"),
         ):
             channels = shape[axis]
-            if isinstance(channels, int) and channels in (1, 3):
+            if isinstance(channels, int) and channels in (1, 3) and given in ("", layout):
                 return spatial, channels, layout
     return None, 0, "nchw"
 
 
-def _image(picture: Image | NDArray[np.uint8]) -> Image:
+def _image(picture: Image | NDArray[np.uint8], subject: str) -> Image:
     from PIL import Image
 
     if isinstance(picture, Image.Image):
         return picture
     array = np.asarray(picture)
+    if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
+        array = array.transpose(1, 2, 0)
     grey = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 1)
     if array.dtype != np.uint8 or not (grey or (array.ndim == 3 and array.shape[2] == 3)) or array.size == 0:
         raise InputError(
             "data.mismatch",
-            "picture",
-            f"is {array.dtype}{list(array.shape)}; preprocessing expects uint8 [H, W, 3], [H, W, 1] or [H, W]",
+            subject,
+            f"is {array.dtype}{list(np.shape(picture))}; preprocessing expects uint8 [H, W, 3], [H, W, 1] or [H, W]",
             "leave preprocess out for arrays that are model inputs already",
         )
     return Image.fromarray(array.reshape(array.shape[:2]) if grey else np.ascontiguousarray(array))
@@ -232,8 +269,3 @@ def _new_size(height: int, width: int, spec: Preprocess) -> tuple[int, int]:
     if spec.resize == "pad_right":
         return target_h, max(1, min(target_w, math.ceil(width * target_h / height)))
     return target_h, target_w
-
-
-def _bad(key: str, value: Any, expected: str) -> InputError:
-    shown = list(value) if isinstance(value, tuple) else value
-    return InputError("preprocess.value", f"preprocess.{key}", f"is {shown}; expected {expected}", "see docs/data.md")

@@ -234,7 +234,7 @@ def test_arrays_without_samples_are_empty(tmp_path: Path) -> None:
         ({"x": np.zeros((2, 5), np.float32)}, "is float32[5]; the model expects x float32[n, 4]"),
         ({"x": np.zeros((2, 4), np.float32), "lables": np.zeros(2)}, "has an array 'lables' that is neither"),
         ({"a": np.zeros((2, 4)), "b": np.zeros((2, 4))}, "has no array for input 'x'; it has a, b"),
-        ({"x": np.zeros((2, 4)), "y": np.zeros(3)}, "arrays have different lengths: x 2, labels 3"),
+        ({"x": np.zeros((2, 4)), "y": np.zeros(3)}, "arrays have different lengths: x 2, y 3"),
         ({"x": np.float32(1)}, "array 'x' has no dimensions"),
         ({"x": np.zeros((2, 4)), "y": np.array([-1, 0])}, "has label -1; expected 0 or above"),
     ],
@@ -490,3 +490,36 @@ def test_an_array_that_claims_a_negative_size_is_refused(tmp_path: Path) -> None
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"1234")
     assert refused(lambda: opened(tmp_path / "a.npz", VECTOR)).code == "data.not_arrays"
+
+
+@pytest.mark.parametrize(
+    ("arrays", "subject"),
+    [
+        ({"pictures": np.zeros((2, 4), np.uint8)}, "array 'pictures': sample '0'"),
+        ({"a": np.zeros((2, 4)), "y": np.array([-1, 0])}, "array 'y': sample '0'"),
+    ],
+)
+def test_an_array_that_does_not_fit_goes_by_its_own_name_and_file(tmp_path: Path, arrays: Any, subject: str) -> None:
+    np.savez(tmp_path / "d.npz", **arrays)
+    assert refused(lambda: opened(tmp_path / "d.npz", VECTOR)).subject == f"{tmp_path / 'd.npz'}: {subject}"
+
+
+@pytest.mark.parametrize("shape", [(3, 28, 28), (3, 28, 28, 1), (3, 1, 28, 28)])
+def test_a_grey_model_needs_no_colour_and_no_order_of_axes(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    pixels = np.random.default_rng(2).integers(0, 256, shape, np.uint8)
+    np.savez(tmp_path / "d.npz", images=pixels)
+    (tmp_path / "d.yaml").write_text("path: d.npz\npreprocess: {scale: 1/255}\n", encoding="utf-8")
+    dataset = registry.load("data", "npz")().open(
+        load_spec(str(tmp_path / "d.yaml")), (TensorSpec("x", "float32", ("n", 1, 28, 28)),)
+    )
+    expected = pixels[2].reshape(1, 1, 28, 28).astype(np.float32) * np.float32(1 / 255)
+    np.testing.assert_array_equal(dataset[2].feeds["x"], expected)
+
+
+def test_a_wrong_setting_names_the_data_file(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=np.zeros((2, 8, 8, 3), np.uint8))
+    file, model = tmp_path / "d.yaml", (TensorSpec("x", "float32", ("n", 3, 8, 8)),)
+    for text, place in (("options: {lables: y}", "options"), ("preprocess: {std: 0}", "preprocess.std")):
+        file.write_text(f"path: d.npz\n{text}\n", encoding="utf-8")
+        spec = load_spec(str(file))
+        assert refused(lambda spec=spec: registry.load("data", "npz")().open(spec, model)).subject == f"{file}: {place}"

@@ -104,7 +104,8 @@ def from_pictures(
         raise InputError(
             "data.empty", spec.path, "has no samples", f"expected pictures ({', '.join(sorted(PICTURES))})"
         )
-    preprocess = guess(spec.preprocess, tensor, resize)
+    preprocess = guess(spec.preprocess, tensor, resize, spec.left_out)
+    check(preprocess, spec.place("preprocess"))
 
     def read(i: int) -> Example:
         array, meta = apply(open_picture(paths[i]), preprocess)
@@ -122,20 +123,23 @@ def from_pictures(
     return samples
 
 
-Convert = Callable[[NDArray[Any]], tuple[NDArray[Any], dict[str, Any]]]
+Convert = Callable[[NDArray[Any], str], tuple[NDArray[Any], dict[str, Any]]]
 
 
 def converter(spec: DataSpec, inputs: Sequence[TensorSpec]) -> tuple[Convert, dict[str, Any]]:
     """How a given array becomes an input: preprocessed where that was declared, else as it is.
 
     Returns:
-        Array → (input, meta), and what this adds to the settings of the digest.
+        Array and its name for errors → (input, meta), and what this adds to the settings of the digest.
     """
     if spec.preprocess is None:
-        return lambda a: (a, {}), {"format": spec.format}
-    preprocess = guess(spec.preprocess, only_input(inputs, spec.path))
-    check(preprocess)
-    return lambda a: apply(a, preprocess), {"format": spec.format, "preprocess": preprocess_json(preprocess)}
+        return lambda a, _: (a, {}), {"format": spec.format}
+    preprocess = guess(spec.preprocess, only_input(inputs, spec.path), left_out=spec.left_out)
+    check(preprocess, spec.place("preprocess"))
+    return lambda a, name: apply(a, preprocess, name), {
+        "format": spec.format,
+        "preprocess": preprocess_json(preprocess),
+    }
 
 
 def preprocess_json(preprocess: Preprocess | None) -> Any:
@@ -159,11 +163,17 @@ def only_input(inputs: Sequence[TensorSpec], subject: str) -> TensorSpec:
     return inputs[0]
 
 
-def fitted(array: NDArray[Any], tensor: TensorSpec, sample: str) -> NDArray[Any]:
+def fitted(array: NDArray[Any], tensor: TensorSpec, sample: str, source: str = "") -> NDArray[Any]:
     """An array as the model takes it, with the batch dimension added where it lacks one.
 
     Floats are rounded to the model's float type (float64 → float32 is usual). Integers change their width only when
     every value fits. Nothing else is converted.
+
+    Args:
+        array: The sample.
+        tensor: The model's input.
+        sample: Name of the sample, for errors.
+        source: Where it comes from, for errors: file and array.
 
     Raises:
         InputError: data.mismatch, naming the sample, what it has and what the model expects.
@@ -172,7 +182,7 @@ def fitted(array: NDArray[Any], tensor: TensorSpec, sample: str) -> NDArray[Any]
     if tensor.shape is not None and array.ndim + 1 == len(tensor.shape):
         batched = array[None]
     if tensor.shape is not None and not _fits(batched.shape, tensor.shape):
-        raise _mismatch(array, tensor, sample, _shape_hint(batched.shape, tensor))
+        raise _mismatch(array, tensor, called(sample, source), _shape_hint(batched.shape, tensor))
     wanted = None if tensor.dtype in ("string", "unknown") else np.dtype(tensor.dtype)
     if wanted is None or batched.dtype == wanted:
         return np.ascontiguousarray(batched)
@@ -182,8 +192,23 @@ def fitted(array: NDArray[Any], tensor: TensorSpec, sample: str) -> NDArray[Any]
         cast = batched.astype(wanted)
         if np.array_equal(cast, batched):
             return np.ascontiguousarray(cast)
-        raise _mismatch(array, tensor, sample, f"values from {array.min()} to {array.max()} do not fit {tensor.dtype}")
-    raise _mismatch(array, tensor, sample, f"convert the samples to {tensor.dtype}, or declare preprocess for pictures")
+        raise _mismatch(
+            array,
+            tensor,
+            called(sample, source),
+            f"values from {array.min()} to {array.max()} do not fit {tensor.dtype}",
+        )
+    raise _mismatch(
+        array,
+        tensor,
+        called(sample, source),
+        f"convert the samples to {tensor.dtype}, or declare preprocess for pictures",
+    )
+
+
+def called(sample: str, source: str = "") -> str:
+    """What errors call a sample."""
+    return f"{source}: sample {sample!r}" if source else f"sample {sample!r}"
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int | str, ...]) -> bool:
@@ -197,18 +222,18 @@ def _shape_hint(shape: tuple[int, ...], tensor: TensorSpec) -> str:
     return "declare preprocess with the model's size and layout, or make the samples that shape"
 
 
-def _mismatch(array: NDArray[Any], tensor: TensorSpec, sample: str, hint: str) -> InputError:
+def _mismatch(array: NDArray[Any], tensor: TensorSpec, subject: str, hint: str) -> InputError:
     return InputError(
         "data.mismatch",
-        f"sample {sample!r}",
+        subject,
         f"is {array.dtype}[{', '.join(map(str, array.shape))}]; the model expects {tensor}",
         hint,
     )
 
 
-def bad_label(sample: str, problem: str, hint: str) -> InputError:
+def bad_label(sample: str, problem: str, hint: str, source: str = "") -> InputError:
     """A label that is outside the classes or not of the right form."""
-    return InputError("data.label", f"sample {sample!r}", problem, hint)
+    return InputError("data.label", called(sample, source), problem, hint)
 
 
 def beside(spec: DataSpec, name: str) -> Path:

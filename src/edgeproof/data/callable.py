@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..model import TensorSpec
 from ..protocols import DataFormat, Dataset
 from ..registry import callable_at
-from ._samples import Convert, Samples, converter, fitted
+from ._samples import Convert, Samples, called, converter, fitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class FromCallable:
         Raises:
             InputError: registry.callable, data.callable, data.empty, data.mismatch.
         """
-        settings_from(Options, spec.options, "data.options")
+        settings_from(Options, spec.options, spec.place("options"))
         items = _items(callable_at(spec.path, spec.root), spec.path)
         convert, settings = converter(spec, inputs)
         settings["source"] = source_digest(spec.path, spec.root)
@@ -66,7 +66,7 @@ def _items(make: Callable[[], Any], subject: str) -> Sequence[Any]:
         "data.callable",
         subject,
         f"returned a {type(made).__name__}; expected a sequence or an iterable of samples",
-        "see docs/data.md for an example",
+        "yield (feeds, truth) per sample, e.g.  yield {'x': array}, 3",
     )
 
 
@@ -76,15 +76,15 @@ def _example(item: Any, index: int, inputs: Sequence[TensorSpec], convert: Conve
     if set(given.feeds) != wanted:
         raise InputError(
             "data.mismatch",
-            f"sample {given.id!r}",
+            called(given.id, subject),
             f"feeds {', '.join(map(str, given.feeds)) or 'nothing'}; the model expects {', '.join(map(str, inputs))}",
             "name the arrays like the model's inputs",
         )
     feeds: dict[str, Any] = {}
     meta = dict(given.meta)
     for tensor in inputs:
-        array, more = convert(np.asarray(given.feeds[tensor.name]))
-        feeds[tensor.name] = fitted(array, tensor, given.id)
+        array, more = convert(np.asarray(given.feeds[tensor.name]), called(given.id, subject))
+        feeds[tensor.name] = fitted(array, tensor, given.id, subject)
         meta |= more
     return Example(given.id, feeds, given.truth, meta)
 
@@ -99,7 +99,7 @@ def _parts(item: Any, inputs: Sequence[TensorSpec], subject: str) -> tuple[dict[
         "data.callable",
         subject,
         f"gave a sample of type {type(feeds).__name__}; expected a dictionary of input name to array",
-        "return (feeds, truth) per sample, see docs/data.md",
+        "return (feeds, truth) per sample, e.g. ({'x': array}, 3)",
     )
 
 

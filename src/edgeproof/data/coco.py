@@ -45,7 +45,7 @@ class Coco:
 
     def open(self, spec: DataSpec, inputs: Sequence[TensorSpec]) -> Dataset:
         """Read the annotations; the first picture is decoded and checked against the model."""
-        options = settings_from(Options, spec.options, "data.options")
+        options = settings_from(Options, spec.options, spec.place("options"))
         path = existing(spec)
         json_path = beside(spec, options.annotations) if options.annotations else path
         value = _checked(read_json(json_path) if json_path.is_file() else None, json_path)

@@ -43,7 +43,7 @@ class Images:
 
     def open(self, spec: DataSpec, inputs: Sequence[TensorSpec]) -> Dataset:
         """List the pictures and their classes; the first picture is decoded and checked against the model."""
-        options = settings_from(Options, spec.options, "data.options")
+        options = settings_from(Options, spec.options, spec.place("options"))
         path = existing(spec)
         table = beside(spec, options.labels) if options.labels else _table_at(path)
         rows = _from_table(table) if table else _from_folders(path)

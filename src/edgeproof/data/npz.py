@@ -22,7 +22,7 @@ from ..digest import digest_array
 from ..errors import InputError, did_you_mean
 from ..model import TensorSpec
 from ..protocols import DataFormat, Dataset
-from ._samples import Samples, bad_label, converter, existing, fitted
+from ._samples import Samples, bad_label, called, converter, existing, fitted
 
 LABEL_KEYS = ("labels", "label", "y")
 
@@ -47,12 +47,16 @@ class Npz:
     def open(self, spec: DataSpec, inputs: Sequence[TensorSpec]) -> Dataset:
         """Map the arrays; the first sample is checked against the model.
 
-        With ``preprocess`` declared, samples are uint8 pictures ([N, H, W], [N, H, W, 1] or [N, H, W, 3]).
+        With ``preprocess`` declared, samples are uint8 pictures ([N, H, W], [N, H, W, 1] or [N, H, W, 3], or with
+        channels first where the shape leaves no doubt).
         """
-        options = settings_from(Options, spec.options, "data.options")
+        options = settings_from(Options, spec.options, spec.place("options"))
         arrays = _arrays(existing(spec))
-        by_input, labels = _assigned(arrays, inputs, options.labels, spec.path)
-        count = _count({**by_input, **({} if labels is None else {"labels": labels})}, spec.path)
+        names, key = _assigned(arrays, inputs, options.labels, spec.path)
+        count = _count(arrays, spec.path)
+        by_input = {tensor: arrays[own] for tensor, own in names.items()}
+        labels = arrays[key] if key else None
+        source = {tensor: f"{spec.path}: array {own!r}" if own else spec.path for tensor, own in names.items()}
         tensors = {t.name: t for t in inputs}
         convert, settings = converter(spec, inputs)
 
@@ -60,13 +64,15 @@ class Npz:
             name = str(i)
             feeds: dict[str, NDArray[Any]] = {}
             meta: dict[str, Any] = {}
-            for key, array in by_input.items():
-                sample, meta = convert(array[i])
-                feeds[key] = fitted(sample, tensors[key], name)
-            return Example(name, feeds, None if labels is None else _label(labels[i], name), meta)
+            for tensor, array in by_input.items():
+                sample, meta = convert(array[i], called(name, source[tensor]))
+                feeds[tensor] = fitted(sample, tensors[tensor], name, source[tensor])
+            return Example(
+                name, feeds, None if labels is None else _label(labels[i], name, f"{spec.path}: array {key!r}"), meta
+            )
 
         def fingerprint(i: int) -> Any:
-            parts = {key: digest_array(array[i]) for key, array in by_input.items()}
+            parts = {tensor: digest_array(array[i]) for tensor, array in by_input.items()}
             return [parts, None if labels is None else _label_print(labels[i])]
 
         samples = Samples([str(i) for i in range(count)], read, fingerprint, settings, spec.path)
@@ -127,8 +133,8 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDAr
 
 def _assigned(
     arrays: Mapping[str, NDArray[Any]], inputs: Sequence[TensorSpec], label_key: str, subject: str
-) -> tuple[dict[str, NDArray[Any]], NDArray[Any] | None]:
-    """Arrays by input name, and the labels."""
+) -> tuple[dict[str, str], str]:
+    """Input → name of its array, and the name of the array of labels; that is empty when there are none."""
     names = [t.name for t in inputs]
     key = label_key or next((k for k in LABEL_KEYS if k in arrays and k not in names), "")
     if label_key and label_key not in arrays:
@@ -137,7 +143,7 @@ def _assigned(
         )
     rest = {k: a for k, a in arrays.items() if k != key or not key}
     if len(names) == 1 and len(rest) == 1:
-        return {names[0]: next(iter(rest.values()))}, arrays.get(key) if key else None
+        return {names[0]: next(iter(rest))}, key
     for name in names:
         if name not in rest:
             raise InputError(
@@ -154,7 +160,7 @@ def _assigned(
             f"has an array {extra[0]!r} that is neither an input nor the labels",
             did_you_mean(extra[0], [*names, *LABEL_KEYS]),
         )
-    return rest, arrays[key] if key else None
+    return {name: name for name in names}, key
 
 
 def _count(arrays: Mapping[str, NDArray[Any]], subject: str) -> int:
@@ -173,7 +179,7 @@ def _count(arrays: Mapping[str, NDArray[Any]], subject: str) -> int:
     return next(iter(counts.values()), 0)
 
 
-def _label(value: Any, sample: str) -> Any:
+def _label(value: Any, sample: str, source: str) -> Any:
     """A class index, a string, or an array as it is."""
     array = np.asarray(value)
     if array.ndim or array.dtype.kind == "f":
@@ -182,7 +188,7 @@ def _label(value: Any, sample: str) -> Any:
         return str(array) if array.dtype.kind == "U" else bytes(array).decode()
     label = int(array)
     if label < 0:
-        raise bad_label(sample, f"has label {label}; expected 0 or above", "remove samples without a class")
+        raise bad_label(sample, f"has label {label}; expected 0 or above", "remove samples without a class", source)
     return label
 
 

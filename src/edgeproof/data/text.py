@@ -44,7 +44,7 @@ class Text:
 
     def open(self, spec: DataSpec, inputs: Sequence[TensorSpec]) -> Dataset:
         """Read the lines; the first sample is checked against the model."""
-        options = settings_from(Options, spec.options, "data.options")
+        options = settings_from(Options, spec.options, spec.place("options"))
         path = existing(spec)
         keys = ("text", "label") if options.tokenizer else ("image", "text")
         rows = _rows(path, keys)

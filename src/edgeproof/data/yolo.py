@@ -41,7 +41,7 @@ class Yolo:
 
     def open(self, spec: DataSpec, inputs: Sequence[TensorSpec]) -> Dataset:
         """List pictures and read their label files; the first picture is decoded and checked against the model."""
-        options = settings_from(Options, spec.options, "data.options")
+        options = settings_from(Options, spec.options, spec.place("options"))
         path = existing(spec)
         config, root = _config(path)
         paths = _pictures(_source(config, root, options.split))
@@ -79,7 +79,12 @@ def _config(path: Path) -> tuple[Mapping[str, Any], Path]:
     except (yaml.YAMLError, RecursionError, ValueError) as e:
         raise InputError("data.not_yaml", str(file), f"is not valid YAML: {' '.join(str(e).split())}", "fix it") from e
     if not isinstance(value, Mapping):
-        raise InputError("data.not_yaml", str(file), "holds no keys; expected names, train and val", "see docs/data.md")
+        raise InputError(
+            "data.not_yaml",
+            str(file),
+            "holds no keys; expected names, train and val",
+            "e.g.  names: {0: cat}  and  val: images/val",
+        )
     root = file.parent / str(value.get("path") or "")
     return value, root if root.is_dir() else file.parent
 
