@@ -204,9 +204,13 @@ def _confirm(setup: Setup, rows: list[Row], progress: Progress) -> list[Row]:
     finalists = tuple(row.candidate for row in _finalists(setup.policy, rows) if row.candidate is not None)
     start = 0.05 + SEARCH_SHARE
     original = original_candidate(setup)
+    judged = (original, *finalists)
+    part = 0.03 / len(judged)
     scores = {
-        c.name: quality(setup, c, "confirm", _within(progress, f"{c.name}: quality, fresh samples", start, 0.03))
-        for c in (original, *finalists)
+        c.name: quality(
+            setup, c, "confirm", _within(progress, f"{c.name}: quality, fresh samples", start + n * part, part)
+        )
+        for n, c in enumerate(judged)
     }
     runs = confirm_runs(setup, finalists, _within(progress, "confirming", start + 0.03, 0.34))
     control = control_check(runs, "original", CONTROL)

@@ -149,6 +149,7 @@ def visible(text: str, kept: str = "\n\t") -> str:
     >>> visible("red \x1b[31m")
     'red \\x1b[31m'
     """
+    text = text.replace("\u00a0", " ")
     return "".join(c if c in kept or c == " " or c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
