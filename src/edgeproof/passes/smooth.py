@@ -45,7 +45,7 @@ class Smooth:
         samples: Look at the first so many samples; 0 means all.
     """
 
-    alpha: float = 0.7
+    alpha: float = 0.85
     insert_above: float = 4.0
     samples: int = 0
 
