@@ -43,7 +43,7 @@ def test_what_changed_and_what_did_not_is_shown(path, tmp_path, capsys):
     text = capsys.readouterr().out
     assert "simplify: 4 nodes became 3" in text
     assert "+ removed Identity without effect: 1 (same)" in text
-    assert "- norm: no Conv, ConvTranspose or Gemm is directly before it" in text
+    assert "- norm: no Conv, ConvTranspose, Gemm or MatMul" in text
     assert f"wrote {out}" in text
     assert len(load_model(out).graph.graph) == 3
 

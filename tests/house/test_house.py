@@ -11,7 +11,7 @@ from edgeproof import registry
 from edgeproof.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("torch", "onnxruntime", "onnx", "onnx_ir", "PIL", "numpy", "rich", "yaml", "onnxslim", "pycocotools")
+HEAVY = ("torch", "onnxruntime", "onnx", "onnx_ir", "PIL", "numpy", "rich", "yaml", "pycocotools")
 
 
 def loaded_by(code: str) -> set[str]:
@@ -32,7 +32,7 @@ def test_the_overview_loads_nothing_heavy():
 @pytest.mark.parametrize("name", [n for n, _ in COMMANDS])
 def test_a_commands_help_loads_no_model_library(name):
     code = f"from edgeproof.cli import main; assert main(['{name}', '--help']) == 0"
-    assert not loaded_by(code) & {"onnxruntime", "onnx", "onnx_ir", "PIL", "rich", "onnxslim", "pycocotools"}
+    assert not loaded_by(code) & {"onnxruntime", "onnx", "onnx_ir", "PIL", "rich", "pycocotools"}
 
 
 @pytest.mark.parametrize("name", [n for n, _ in COMMANDS])

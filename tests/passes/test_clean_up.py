@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 from small_models import FLOAT, apply, build, floats, node, ops, reasons
 
 from edgeproof.passes.drop_dead_code import DropDeadCode
@@ -347,3 +348,38 @@ def test_a_cast_that_loses_nothing_goes():
     nodes = [node("Cast", "x", "h", to=onnx.TensorProto.DOUBLE), node("Cast", "h", "y", to=INT64)]
     model = build(nodes, {"x": (3,)}, "y", dtypes={"y": INT64})
     assert ops(apply(MergeViews(), model, x=floats(3) * 10).model) == {"Cast": 1}
+
+
+def test_what_is_empty_along_the_axis_leaves_a_concat():
+    nodes = [
+        node("Concat", "x none z none", "c", axis=-1),
+        node("Concat", "none z", "d", axis=1),
+        node("Sum", "c d d", "y"),
+    ]
+    model = build(nodes, {"x": (2, 0), "z": (2, 3)}, "y", {"none": np.zeros((2, 0), np.float32)})
+    change = apply(DropNoOps(), model, x=np.zeros((2, 0), np.float32), z=floats(2, 3))
+    assert ops(change.model) == {"Sum": 1}
+
+
+def test_a_concat_of_nothing_but_empty_parts_and_an_open_part_stay():
+    nodes = [node("Concat", "x none", "y", axis=1), node("Concat", "none none", "z", axis=1)]
+    model = build(nodes, {"x": (2, "n")}, "y z", {"none": np.zeros((2, 0), np.float32)})
+    assert ops(apply(DropNoOps(), model, x=floats(2, 3)).model)["Concat"] == 2
+
+
+def test_a_cast_to_the_type_that_a_value_has_goes_inside_a_loop_too():
+    turn = helper.make_graph(
+        [
+            node("Cast", "s", "t", to=FLOAT),
+            node("CastLike", "t v", "u"),
+            node("Add", "u v", "w"),
+            node("Exp", "w", "o"),
+        ],
+        "turn",
+        [onnx.ValueInfoProto(name="s"), onnx.ValueInfoProto(name="v")],
+        [helper.make_tensor_value_info(n, FLOAT, None) for n in ("w", "o")],
+    )
+    nodes = [node("Scan", "x z", "y p", body=turn, num_scan_inputs=1)]
+    change = apply(DropNoOps(), build(nodes, {"x": (3,), "z": (4, 3)}, "y p"), x=floats(3), z=floats(4, 3))
+    (scan,) = change.model.graph.graph
+    assert [n.op_type for n in scan.attributes["body"].as_graph()] == ["Add", "Exp"]

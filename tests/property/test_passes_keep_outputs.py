@@ -148,7 +148,7 @@ def assert_same(model, change, feeds, tolerance):
 @given(graphs())
 def test_simplify_keeps_outputs(drawn):
     model, feeds = drawn
-    change = Simplify(verify=False, onnxslim=False)(model, CONTEXT)
+    change = Simplify(verify=False)(model, CONTEXT)
     assert_same(model, change, feeds, 1e-4)
     assert len(change.model.graph.graph) <= len(model.graph.graph)
     assert (change.model.inputs, change.model.outputs) == (model.inputs, model.outputs)
@@ -158,8 +158,8 @@ def test_simplify_keeps_outputs(drawn):
 @given(graphs())
 def test_simplify_is_finished_when_it_returns(drawn):
     model, _ = drawn
-    once = Simplify(verify=False, onnxslim=False)(model, CONTEXT).model
-    again = Simplify(verify=False, onnxslim=False)(once, CONTEXT).model
+    once = Simplify(verify=False)(model, CONTEXT).model
+    again = Simplify(verify=False)(once, CONTEXT).model
     assert len(again.graph.graph) == len(once.graph.graph)
 
 

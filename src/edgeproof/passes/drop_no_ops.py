@@ -29,6 +29,8 @@ class DropNoOps:
 
 def rewrite(editor: Editor) -> None:
     """One sweep."""
+    for node in editor.nodes("Concat"):
+        _drop_empty_parts(editor, node)
     for node in editor.nodes(*_NO_OPS):
         source = node.inputs[0] if node.inputs else None
         if source is None or any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
@@ -38,6 +40,20 @@ def rewrite(editor: Editor) -> None:
         other = _other_operand(node)
         if not editor.bypass(f"removed {node.op_type} without effect", node, source if other is None else other):
             editor.decline(node, "it joins an input or a second output of the graph to an output of another name")
+
+
+def _drop_empty_parts(editor: Editor, node: ir.Node) -> None:
+    """Take inputs that are known to hold nothing along the axis out of a Concat; one input stays."""
+    shapes = [dims(v) for v in node.inputs]
+    axis = attribute(node, "axis", 1)
+    full = [
+        v for v, s in zip(node.inputs, shapes, strict=True) if not (s and -len(s) <= axis < len(s) and s[axis] == 0)
+    ]
+    if full and len(full) < len(node.inputs):
+        editor.did("took empty inputs out of Concat", node)
+        for i, value in enumerate(full):
+            node.replace_input_with(i, value)
+        node.resize_inputs(len(full))
 
 
 def _other_operand(node: ir.Node) -> ir.Value | None:
@@ -65,6 +81,11 @@ def _dropout(node: ir.Node, opset: int) -> bool:
 def _cast(node: ir.Node, opset: int) -> bool:
     source = node.inputs[0]
     return source is not None and source.dtype is not None and int(source.dtype) == attribute(node, "to", -1)
+
+
+def _cast_like(node: ir.Node, opset: int) -> bool:
+    source, like = node.inputs[0], _input(node, 1)
+    return source is not None and like is not None and source.dtype is not None and source.dtype == like.dtype
 
 
 def _transpose(node: ir.Node, opset: int) -> bool:
@@ -162,6 +183,7 @@ _NO_OPS: Mapping[str, Callable[[ir.Node, int], bool]] = {
     "Identity": _identity,
     "Dropout": _dropout,
     "Cast": _cast,
+    "CastLike": _cast_like,
     "Transpose": _transpose,
     "Reshape": _same_shape,
     "Flatten": _same_shape,

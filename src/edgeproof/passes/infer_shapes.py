@@ -57,6 +57,8 @@ def infer_with_outputs(editor: Editor) -> None:
     finally:
         log.setLevel(level)
     for ours, theirs in zip(graphs(editor.model.graph), graphs(inferred.graph), strict=True):
+        if ours is not editor.model.graph:
+            _type_inputs(ours, theirs)
         found = {v.name: v for n in theirs for v in n.outputs}
         for value in (v for n in ours for v in n.outputs):
             new = found.get(value.name)
@@ -66,6 +68,15 @@ def infer_with_outputs(editor: Editor) -> None:
                 value.type = new.type
             if new.shape is not None and isinstance(new.type, ir.TensorType):
                 value.shape = new.shape
+
+
+def _type_inputs(ours: ir.Graph, theirs: ir.Graph) -> None:
+    """Give the inputs of a loop's body their dtype; not their shape, which may change from turn to turn."""
+    import onnx_ir as ir
+
+    for value, new in zip(ours.inputs, theirs.inputs, strict=True):
+        if value.type is None and isinstance(new.type, ir.TensorType):
+            value.type = new.type
 
 
 def without_weights(model: ir.Model) -> ir.Model:
