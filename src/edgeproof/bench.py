@@ -30,6 +30,7 @@ from .environment import Environment as Environment
 from .environment import control_check as control_check
 from .environment import environment as environment
 from .errors import EdgeproofError, InputError, InternalError, TrustError, UnsupportedError
+from .graph.example_shape import example_shape
 from .graph.shapes import check_shapes
 from .job import CONTROL as CONTROL
 from .job import MARK, QUANTITIES, save_feeds
@@ -175,11 +176,11 @@ def random_feeds(
     given = {name: tuple(shape) for name, shape in (shapes or {}).items()}
     check_shapes(model, given)
     rng = np.random.default_rng(seed)
-    fixed = {spec.name: given.get(spec.name) or _closed(spec) for spec in model.inputs}
+    fixed = {spec.name: given.get(spec.name) or _closed(spec, model.outputs) for spec in model.inputs}
     return [{spec.name: _random(spec, fixed[spec.name], rng) for spec in model.inputs} for _ in range(count)]
 
 
-def _closed(spec: TensorSpec) -> tuple[int, ...]:
+def _closed(spec: TensorSpec, outputs: Sequence[TensorSpec]) -> tuple[int, ...]:
     if spec.shape is not None:
         first = (1,) if spec.shape and isinstance(spec.shape[0], str) else spec.shape[:1]
         dims = tuple(d for d in (*first, *spec.shape[1:]) if isinstance(d, int))
@@ -189,7 +190,7 @@ def _closed(spec: TensorSpec) -> tuple[int, ...]:
         "bench.shape",
         spec.name,
         f"has open dimensions: {spec}",
-        f"give its shape, e.g. --shape {spec.name}=1,3,224,224",
+        f"give its shape, e.g. --shape {spec.name}={example_shape(spec, outputs)}",
     )
 
 

@@ -6,7 +6,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edgeproof.benchfile import BenchFile, KeptLeg
 from edgeproof.cli import main
+from edgeproof.cli.bench import _print
+from edgeproof.cli.show import Show
+from edgeproof.job import CONTROL, Plan
+from edgeproof.measurement import LegRun
 
 
 def network(path: Path, layers: int = 1, shape: tuple[int | str, ...] = (1, 16)) -> Path:
@@ -44,14 +49,16 @@ def test_bench_prints_one_json_document_and_keeps_every_sample(
 
 def test_bench_prints_a_table_with_a_column_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(network(tmp_path / "net.onnx", shape=("n", 16)))
-    quick = ["--shape", "x=2,16", "--runs", "1", "--inferences", "2", "--out", str(tmp_path / "out")]
+    quick = ["--shape", "2,16", "--runs", "1", "--inferences", "2", "--out", str(tmp_path / "out")]
     assert main(["bench", model, *quick]) == 0
     text = capsys.readouterr().out
     for word in (
-        "latency_p50, ms",
-        "latency_p99, ms",
-        "throughput, 1/s",
-        "peak_memory, MB",
+        "latency_p50",
+        "latency_p99",
+        "throughput",
+        "peak_memory",
+        " MB",
+        " /s",
         "A/A control",
         "bench.json",
     ):
@@ -67,7 +74,7 @@ def test_bench_prints_a_table_with_a_column_a_model(tmp_path: Path, capsys: pyte
         (["net.onnx", "--set", "threads=two"], "'two' is no int"),
         (["net.onnx", "--shape", "y=1,16"], "y: is not an input of the model"),
         (["net.onnx", "--runs", "0"], "asked for 0 processes of 200 inferences"),
-        (["open.onnx"], "give its shape, e.g. --shape x=1,3,224,224"),
+        (["open.onnx"], "give its shape, e.g. --shape x=1,M"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_named(
@@ -93,3 +100,33 @@ def test_a_folder_that_cannot_be_written_is_found_out_before_measuring(
     captured = capsys.readouterr()
     assert "files.wrong_kind" in captured.err
     assert "measuring" not in captured.err
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("models", [1, 2, 5])
+def test_the_table_fits_the_terminal_with_every_model_in_it(
+    width: int, models: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    rng = np.random.default_rng(3)
+    names = ["text_recogniser", CONTROL, *(f"text_recogniser-int8-variant-{i}" for i in range(1, models))]
+    runs = [
+        LegRun(
+            name,
+            i,
+            tuple((33e3 * rng.lognormal(0, 0.02, 200)).astype(int).tolist()),
+            environment={"no_sensor": {"rapl": "no energy counter " * 9, "thermal": "no zone"}},
+        )
+        for i in range(10)
+        for name in names
+    ]
+    legs = tuple(KeptLeg(n, "m.onnx", f"sha256:{n}", 33_020, "onnxruntime:cpu threads=1") for n in names)
+    _print(BenchFile(legs, 200, Plan(), "sha256:d", {"digest": "sha256:m"}, tuple(runs)), Path("bench.json"), Show())
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= width
+    assert "e+0" not in out
+    assert out.count("33.0 kB") >= models  # every model's size; the baseline's in every table
+    assert out.count(" µs") >= 4 * models
+    for i in range(1, models):
+        assert f"int8-variant-{i}" in out
+    assert len([line for line in out.splitlines() if "no sensor for" in line]) == 1

@@ -291,8 +291,10 @@ def test_a_declared_output_shape_that_cannot_be_is_a_defect() -> None:
 def test_dynamic_inputs_are_cautions_with_the_shape_to_give() -> None:
     proto = proto_of([helper.make_node("Relu", ["x"], ["y"])], inputs=[info("x", ["N", 3, "h", "w"])])
     (finding,) = found(proto, "dynamic_inputs")
-    assert finding.problem == "is open: x float32[N, 3, h, w]"
-    assert finding.hint == "many accelerators need fixed shapes, e.g. --shape x=1,3,224,224"
+    assert finding.problem == "has open dimensions: x float32[N, 3, h, w]"
+    assert finding.hint == (
+        "many accelerators need fixed shapes: edgeproof apply fix_shapes m --shapes x=1,3,224,224 --out fixed.onnx"
+    )
     (gap,) = found(proto, "known_shapes")
     assert gap.problem == "1 of 1 values have open dimensions; costs are given as expressions"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import VERDICT_EXIT
-from .show import Show
+from .show import Show, quantity
 
 WITH_REASONS = 150
 """Columns of a terminal that holds the reasons beside the numbers; below they stand under the table."""
@@ -97,14 +97,8 @@ def _row(candidate: Mapping[str, Any], metric: str, intervals: bool) -> list[str
 
 
 def _value(measurement: Mapping[str, Any], intervals: bool) -> str:
-    from ..report.units import scaled, text
-
     value, unit, low, high = (measurement[k] for k in ("value", "unit", "low", "high"))
-    if low is None or not intervals:
-        return text(value, unit)
-    factor, _ = scaled(value, unit)
-    digits = 4 if unit == "1" else 1 if value * factor >= 100 else 2
-    return f"{text(value, unit)} [{low * factor:.{digits}f}, {high * factor:.{digits}f}]"
+    return quantity(value, unit, low, high, intervals=intervals)
 
 
 def _speedup(candidate: Mapping[str, Any], intervals: bool) -> str:

@@ -8,11 +8,12 @@ stopped, and 'edgeproof gate' decides on the file.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import whole_number
-from .show import Show
+from .show import Show, quantity, table_width
 
 if TYPE_CHECKING:
     from ..benchfile import BenchFile, KeptLeg
@@ -31,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=1,3,224,224",
-        help="shape of an input with open dimensions",
+        help="shape of an input with open dimensions, once per input; an only input needs no NAME=",
     )
     parser.add_argument("--runs", type=int, default=10, metavar="N", help="fresh processes (default: 10)")
     parser.add_argument("--inferences", type=int, default=200, metavar="N", help="timed per process (default: 200)")
@@ -42,11 +43,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, show: Show) -> int:
     """Measure, show, keep."""
     from ..benchfile import NAME, run_bench
-    from ..passes.fix_shapes import parse_shapes
     from ..target import find_target
     from .optimize import runtime_settings
 
-    shapes = parse_shapes(";".join(args.shape)) if args.shape else {}
+    shapes = _shapes(args.shape, Path(args.models[0]))
     target = find_target(args.target, runtime_settings(args.target, args.set))
     out = Path(args.out)
     with show.progress() as progress:
@@ -64,23 +64,28 @@ def run(args: argparse.Namespace, show: Show) -> int:
     return 0
 
 
+def _shapes(texts: Sequence[str], model: Path) -> dict[str, tuple[int, ...]]:
+    """What --shape gives; only a shape without a name needs a look at the model."""
+    from ..model import load_model
+    from .inspect import parse_shapes
+
+    nameless = any("=" not in text for text in texts)
+    return parse_shapes(texts, [s.name for s in load_model(model).inputs] if nameless else ())
+
+
 def _print(kept: BenchFile, file: Path, show: Show) -> None:
     legs = (kept.baseline, *kept.candidates)
     measured = {leg.name: kept.measured(leg) for leg in legs}
-    names = [n for n in (*kept.measured(kept.baseline),) if n in measured[kept.baseline.name]]
     ratios = {leg.name: speed_ratio(kept, leg) for leg in kept.candidates}
-    rows = [[_label(measured[legs[0].name][n]), *(_cell(measured[leg.name].get(n)) for leg in legs)] for n in names]
-    if ratios:
-        rows.append(["p50 / baseline", "1", *(_range(*ratios[leg.name]) for leg in kept.candidates)])
-    show.table(["", *(leg.name for leg in legs)], rows, title=_title(kept), right=" " + "r" * len(legs))
+    _tables(kept, measured, ratios, show)
     control = kept.control
     if control.ratio is not None:
         state = "fit to measure on" if control.ok else "not fit to decide on"
-        show.text(f"  A/A control {_range(control.ratio, control.low, control.high)}: {state}")
+        show.text(f"  A/A control {_ratio(control.ratio, control.low, control.high)}: {state}")
     for text in (*control.problems, *control.warnings):
         show.text(f"  ! {text}")
-    for quantity, why in kept.no_sensor.items():
-        show.text(f"  no {quantity}: {why}")
+    if kept.no_sensor:
+        show.text(f"  no sensor for {' and '.join(kept.no_sensor)}; --json says why")
     show.text(f"  raw samples  {file}")
     show.result(
         {
@@ -112,22 +117,57 @@ def speed_ratio(kept: BenchFile, leg: KeptLeg) -> tuple[float, float | None, flo
     return c.ratio or 1.0, c.low, c.high
 
 
-def _title(kept: BenchFile) -> str:
-    return f"{kept.baseline.target}, {kept.rounds} processes of {kept.inferences} inferences, [95 % interval]"
+def _tables(
+    kept: BenchFile,
+    measured: Mapping[str, Mapping[str, Measurement]],
+    ratios: Mapping[str, tuple[float, float | None, float | None]],
+    show: Show,
+) -> None:
+    """A column a model and a row a metric: without intervals where they do not fit, then in several tables."""
+    base = kept.baseline.name
+
+    def column(name: str, intervals: bool) -> list[str]:
+        head = _cut(name, max(12, (show.width - 30) // 2))
+        cells = [_cell(measured[name].get(metric), intervals) for metric in measured[base]]
+        return [head, *cells, *([_ratio(*ratios[name]) if name in ratios else "1"] if ratios else [])]
+
+    labels = ["", *measured[base], *(["p50 / baseline"] if ratios else [])]
+    names = [leg.name for leg in kept.candidates]
+    intervals = True
+    blocks = [[labels, *(column(name, intervals) for name in (base, *names))]]
+    if _width(blocks[0]) > show.width:
+        intervals = False
+        blocks = _blocks([labels, column(base, False)], [column(name, False) for name in names], show.width)
+    ends = "[95 % interval]" if intervals else "95 % intervals with --json"
+    show.wrapped(f"{kept.baseline.target}, {kept.rounds} processes of {kept.inferences} inferences, {ends}")
+    for block in blocks:
+        head, *rows = zip(*block, strict=True)
+        show.table(head, rows, right=" " + "r" * (len(block) - 1))
 
 
-def _label(m: Measurement) -> str:
-    unit = {"bytes": "MB"}.get(m.unit, m.unit)
-    return f"{m.metric}, {unit}"
+def _blocks(left: list[list[str]], columns: list[list[str]], width: int) -> list[list[list[str]]]:
+    """Tables that fit, each with the labels and the baseline on its left."""
+    blocks = [list(left)]
+    for column in columns:
+        if len(blocks[-1]) > len(left) and _width([*blocks[-1], column]) > width:
+            blocks.append(list(left))
+        blocks[-1].append(column)
+    return blocks
 
 
-def _cell(m: Measurement | None) -> str:
-    if m is None:
-        return "missing"
-    scale = 1e-6 if m.unit == "bytes" else 1.0
-    low, high = (None if x is None else x * scale for x in (m.low, m.high))
-    return _range(m.value * scale, low, high)
+def _width(block: Sequence[Sequence[str]]) -> int:
+    head, *rows = zip(*block, strict=True)
+    return table_width(head, rows)
 
 
-def _range(value: float, low: float | None, high: float | None) -> str:
-    return f"{value:.4g}" if low is None or high is None else f"{value:.4g} [{low:.4g}, {high:.4g}]"
+def _cut(name: str, most: int) -> str:
+    """A long name without its middle: variants of a model differ at the end."""
+    return name if len(name) <= most else f"{name[: most // 3]}…{name[-(most - most // 3 - 1) :]}"
+
+
+def _cell(m: Measurement | None, intervals: bool) -> str:
+    return "missing" if m is None else quantity(m.value, m.unit, m.low, m.high, intervals=intervals)
+
+
+def _ratio(value: float, low: float | None, high: float | None) -> str:
+    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 HEAVIEST = 10
 SHOWN = 5
 LONG_SYMBOL = 8
+LONG_DIM = 14
+WIDE, NARROW = 60, 24
+"""Longest expressions in the totals and in the table, in characters."""
+
+_POWERS = {1: "", 2: "²", 3: "³"}
 TITLES = {"defect": "Defects", "caution": "Cautions", "gap": "Gaps"}
 
 
@@ -31,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=1,3,224,224",
-        help="shape of an input with open dimensions; may be given once per input",
+        help="shape of an input with open dimensions, once per input; an only input needs no NAME=",
     )
     parser.add_argument(
         "--layers", action="store_true", help="show every operator instead of the heaviest, all findings"
@@ -48,8 +53,8 @@ def run(args: argparse.Namespace, show: Show) -> int:
     from ..graph.inspection import inspect_model
     from ..model import load_model
 
-    shapes = parse_shapes(args.shape)
-    result = inspect_model(load_model(args.model), args.model, shapes)
+    model = load_model(args.model)
+    result = inspect_model(model, args.model, parse_shapes(args.shape, [s.name for s in model.inputs]))
     if show.json:
         show.result(result.to_json())
         return 0
@@ -79,22 +84,28 @@ def quantised_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--picture", type=Path, metavar="FILE.svg", help="with --tensor: a picture of that")
 
 
-def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[Dim, ...]]:
-    """Read ``name=1,3,224,224``, once per input.
+def parse_shapes(texts: Sequence[str], inputs: Sequence[str] = ()) -> dict[str, tuple[int, ...]]:
+    """Read ``name=1,3,224,224``, once per input; the name of an only input may be left out.
+
+    Args:
+        texts: As they were given.
+        inputs: Names of the model's inputs.
 
     Raises:
         InputError: shape.syntax, shape.number, shape.twice.
     """
-    shapes: dict[str, tuple[Dim, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, equals, numbers = text.rpartition("=")
-        if not equals or not name:
-            raise InputError(
-                "shape.syntax", f"--shape {text}", "has no input name; expected name=1,3,224,224", "name the input"
-            )
+        if not equals and len(inputs) == 1:
+            name = inputs[0]
+        elif not equals or not name:
+            hint = f"write --shape {inputs[0]}={numbers}" if inputs else "name the input"
+            hint += f"; the inputs are {', '.join(inputs)}" if len(inputs) > 1 else ""
+            raise InputError("shape.syntax", f"--shape {text}", "has no input name; expected name=1,3,224,224", hint)
         if name in shapes:
             raise InputError("shape.twice", f"--shape {text}", f"gives input {name!r} a second shape", "leave one out")
-        shape: list[Dim] = []
+        shape: list[int] = []
         for part in numbers.replace("x", ",").split(",") if numbers else ():
             if not part.strip().isascii() or not part.strip().isdigit() or len(part.strip()) > 18 or int(part) < 1:
                 raise InputError(
@@ -145,13 +156,17 @@ def _totals(result: Inspection, symbols: dict[str, str], show: Show) -> None:
     show.text()
     legend = ", ".join(f"{short} = {name}" for name, short in sorted(symbols.items(), key=lambda kv: kv[1]))
     show.text(f"for {_shorten(held, symbols) or 'any input'}" + (f", where {legend}" if legend else ""))
-    show.text(f"{'  parameters':<26}{_shorten(_number(cost.parameters), symbols)}")
-    macs = _number(cost.macs)
+    open_ = depends_on(result)
+    ask = f"{open_}; give --shape" if any(s.dynamic for s in result.inputs) else open_
+    show.text(f"{'  parameters':<26}{_number(cost.parameters, symbols, ask)}")
+    macs = _number(cost.macs, symbols, ask)
     if cost.macs is None:
-        macs = f"unknown; at least {_number(cost.known_macs)} in the operators that are known"
-    show.text(f"{'  multiply-accumulates':<26}{_shorten(macs, symbols)}")
-    peak = "unknown" if cost.peak_bytes is None else f"{_bytes(cost.peak_bytes)} at {cost.peak_layer}"
-    show.text(f"{'  peak activation memory':<26}{_shorten(peak, symbols)}")
+        macs = f"unknown; at least {_number(cost.known_macs, symbols, ask)} in the operators that are known"
+    show.text(f"{'  multiply-accumulates':<26}{macs}")
+    peak = "unknown"
+    if cost.peak_bytes is not None:
+        peak = f"{_amount(cost.peak_bytes, size, symbols, WIDE, ask)} at {cost.peak_layer}"
+    show.text(f"{'  peak activation memory':<26}{peak}")
 
 
 def _operators(result: Inspection, show: Show) -> None:
@@ -177,22 +192,22 @@ def _layers(result: Inspection, symbols: dict[str, str], show: Show, *, everythi
         title = f"The {len(layers)} heaviest operators"
     if not layers:
         return
+    open_ = depends_on(result)
     rows = [
         [
             x.name,
             x.op,
-            "?" if x.shape is None else "×".join(map(str, x.shape)),
-            "?" if x.parameters is None else _short(x.parameters),
-            "?" if x.macs is None else _short(x.macs),
+            "?" if x.shape is None else _dims(x.shape, symbols),
+            "?" if x.parameters is None else _amount(x.parameters, _scaled, symbols, NARROW, open_),
+            "?" if x.macs is None else _amount(x.macs, _scaled, symbols, NARROW, open_),
             _share(x, total),
-            "?" if x.output_bytes is None else _bytes(x.output_bytes),
-            "?" if x.live_bytes is None else _bytes(x.live_bytes),
+            "?" if x.output_bytes is None else _amount(x.output_bytes, size, symbols, NARROW, open_),
+            "?" if x.live_bytes is None else _amount(x.live_bytes, size, symbols, NARROW, open_),
         ]
         for x in layers
     ]
     show.text()
     show.text(title)
-    rows = [[row[0], *(_shorten(cell, symbols) for cell in row[1:])] for row in rows]
     columns = ["name", "operator", "output", "parameters", "MACs", "share", "output size", "live"]
     if total is None:  # open dimensions: no shares, and more expressions would push the names out of the table
         keep = [0, 1, 2, 3, 4]
@@ -207,6 +222,9 @@ def _findings(result: Inspection, show: Show, *, everything: bool) -> None:
     for kind, title in TITLES.items():
         show.text(f"{title}: {sum(map(len, groups[kind].values())) or 'none'}")
         for check, findings in groups[kind].items():
+            if kind == "gap" and not everything and len(findings) > 2:
+                _alike(check, findings, show)
+                continue
             shown = findings if everything else findings[:SHOWN]
             for i, f in enumerate(shown):
                 show.text(f"  {f.subject}: {f.problem}")
@@ -221,6 +239,20 @@ def _findings(result: Inspection, show: Show, *, everything: bool) -> None:
             show.text(f"  {c.name}: {c.state}: {c.reason}")
 
 
+def _alike(check: str, findings: list[Finding], show: Show) -> None:
+    """Many gaps of one kind, in one line and one hint per remedy."""
+    from ..graph.facts import few
+
+    by_hint: dict[str, list[Finding]] = defaultdict(list)
+    for f in findings:
+        by_hint[f.hint].append(f)
+    for hint, same in by_hint.items():
+        others = [f.subject for f in same[1:]]
+        more = f"; likewise {few(others, 3)} (--layers shows all)" if others else ""
+        show.text(f"  {same[0].subject}: {same[0].problem}{more}")
+        show.text(f"    hint: {hint}  [{check}]" if hint else f"    [{check}]")
+
+
 def _weight(layer: Layer) -> int:
     """For sorting: MACs, with a stand-in of 1,000 for every open dimension; unknown ones last."""
     if layer.macs is None:
@@ -233,26 +265,44 @@ def _share(layer: Layer, total: int | None) -> str:
     return "" if value is None or not total else f"{value / total:.1%}"
 
 
-def _number(amount: Amount | None) -> str:
+def depends_on(result: Inspection) -> str:
+    """What amounts that are too long to be read depend on."""
+    from ..graph.facts import few
+
+    open_ = [s.name for s in result.inputs if s.dynamic]
+    return f"depends on {few(open_, 3)}" if open_ else "depends on the data"
+
+
+def _dims(shape: Sequence[Dim], symbols: dict[str, str]) -> str:
+    """A shape, with an ellipsis for what is too long to be read."""
+    parts = [_shorten(str(d), symbols) for d in shape]
+    return "×".join(p if len(p) <= LONG_DIM else "…" for p in parts)
+
+
+def _number(amount: Amount | None, symbols: dict[str, str], otherwise: str) -> str:
     if amount is None:
         return "unknown"
     if amount.value is None:
-        return _terms(amount, 4)
+        return _amount(amount, _scaled, symbols, WIDE, otherwise)
     return f"{amount.value:,}" + (f"  ({_scaled(amount.value)})" if amount.value >= 10_000 else "")
 
 
-def _short(amount: Amount) -> str:
-    return _terms(amount, 1) if amount.value is None else _scaled(amount.value)
+def _amount(amount: Amount, scaled: Callable[[int], str], symbols: dict[str, str], width: int, otherwise: str) -> str:
+    """An amount for people: ``75.3 kB × N``; JSON has the whole expression.
 
-
-def _bytes(amount: Amount) -> str:
-    return f"{_terms(amount, 1)} B" if amount.value is None else size(amount.value)
-
-
-def _terms(amount: Amount, most: int) -> str:
-    """An expression, cut after its first terms; JSON has it whole."""
-    terms = str(amount).split(" + ")
-    return " + ".join(terms[:most]) + (f" + … ({len(terms) - most} more terms)" if len(terms) > most else "")
+    Args:
+        amount: What to show.
+        scaled: Writes a number with its unit.
+        symbols: Short names of open dimensions.
+        width: Longest text that is still read.
+        otherwise: What stands for a longer one.
+    """
+    parts = []
+    for monomial, n in sorted(amount.terms.items(), key=lambda mn: (-len(mn[0]), mn[0])):
+        powers = [s + _POWERS.get(k, f"^{k}") for s, k in Counter(monomial).items()]
+        parts.append(" × ".join([scaled(n), *powers]))
+    text = _shorten(" + ".join(parts) or "0", symbols)
+    return text if len(text) <= width else otherwise
 
 
 def _scaled(n: int) -> str:

@@ -15,6 +15,15 @@ from typing import Any
 from ..errors import EdgeproofError
 from ..protocols import Progress
 
+_BETWEEN, _BORDERS = 3, 2
+"""Columns that a table takes between its cells and around them."""
+
+
+def table_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Columns of the terminal that `Show.table` needs to show every cell on one line."""
+    cells = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    return sum(cells) + _BETWEEN * (len(cells) - 1) + _BORDERS
+
 
 class Show:
     """Output of one command.
@@ -141,6 +150,23 @@ def _lines() -> Progress:
             print(f"[{share:4.0%}] {visible(what)}", file=sys.stderr, flush=True)
 
     return tell
+
+
+def quantity(
+    value: float, unit: str, low: float | None = None, high: float | None = None, *, intervals: bool = True
+) -> str:
+    r"""A measured value in the unit in which it is read best, with its interval where there is one.
+
+    >>> quantity(8.4249, "ms", 8.2, 8.71), quantity(33_020, "bytes")
+    ('8.42\xa0ms [8.20, 8.71]', '33.0\xa0kB')
+    """
+    from ..report.units import scaled, text
+
+    if low is None or high is None or not intervals:
+        return text(value, unit)
+    factor, _ = scaled(value, unit)
+    digits = 4 if unit == "1" else 1 if value * factor >= 100 else 2
+    return f"{text(value, unit)} [{low * factor:,.{digits}f}, {high * factor:,.{digits}f}]"
 
 
 def visible(text: str, kept: str = "\n\t") -> str:

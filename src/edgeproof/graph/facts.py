@@ -6,6 +6,7 @@ or hints at a mistake; a *gap* is something that could not be seen. A check ends
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..model import Model, graphs, tensor_digest, tensors
 from .cost import Cost
+from .example_shape import example_shape
 from .shapes import Shape, Shaped
 
 if TYPE_CHECKING:
@@ -115,6 +117,17 @@ class Facts:
     def digests(self) -> tuple[tuple[str, ir.TensorProtocol, str], ...]:
         """Every stored tensor with its digest."""
         return tuple((name, tensor, tensor_digest(tensor)) for name, tensor in self.stored)
+
+    def command(self, verb: str, more: str = "") -> str:
+        """A command line about this model, for hints."""
+        path = shlex.quote(str(self.path if self.path is not None else self.model.name))
+        return f"edgeproof {verb} {path} {more}".rstrip()
+
+    @cached_property
+    def shape_flags(self) -> str:
+        """``--shape`` for every input that is open and was given no shape; empty when there is none."""
+        left = [s for s in self.model.inputs if s.dynamic and s.name not in self.shapes]
+        return " ".join(f"--shape {shlex.quote(s.name)}={example_shape(s, self.model.outputs)}" for s in left)
 
     def nodes(self) -> Iterator[ir.Node]:
         """Every node of the model: main graph, subgraphs, functions."""

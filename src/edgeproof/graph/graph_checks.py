@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ..model import TensorSpec, attribute, weight_bytes
+from ..model import attribute, weight_bytes
 from .cost import fixed_values
+from .example_shape import example_shape
 from .facts import Facts, Finding, Outcome, few, node_name
 from .shapes import dims, shaped, static
 
@@ -76,9 +78,9 @@ def consistent_shapes(facts: Facts) -> Outcome:
         if op := _defined_by_function(problem):
             return Outcome((), "partial", f"ONNX cannot infer through the definition of {op}: {problem[:200]}")
         if facts.shapes and _consistent(shaped(facts.model).proto):
-            given = " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in facts.shapes.items())
-            hint = "the model wants other sizes, often multiples of 32"
-            return Outcome((Finding("caution", "consistent_shapes", f"--shape {given}", problem[:400], hint),))
+            given = given_shapes(facts)
+            hint = "give other sizes with --shape, often multiples of 32"
+            return Outcome((Finding("caution", "consistent_shapes", given, problem[:400], hint),))
         finding = Finding(
             "defect",
             "consistent_shapes",
@@ -224,13 +226,15 @@ def dynamic_inputs(facts: Facts) -> Outcome:
         if spec.dynamic:
             fixed = bound.get(spec.name)
             held = "" if fixed is None else f"; looked at as {','.join(map(str, fixed))}"
+            sizes = example_shape(spec, facts.model.outputs) if fixed is None else ",".join(map(str, fixed))
+            fix = facts.command("apply fix_shapes", f"--shapes {shlex.quote(spec.name)}={sizes} --out fixed.onnx")
             found.append(
                 Finding(
                     "caution",
                     "dynamic_inputs",
                     spec.name,
-                    f"is open: {spec}{held}",
-                    f"many accelerators need fixed shapes, e.g. --shape {spec.name}={example_shape(spec)}",
+                    f"has open dimensions: {spec}{held}",
+                    f"many accelerators need fixed shapes: {fix}",
                 )
             )
     return Outcome(tuple(found))
@@ -247,9 +251,10 @@ def interface_types(facts: Facts) -> Outcome:
         "int8": "the host must quantise and needs its scale and zero point",
         "uint8": "the host must know its scale and zero point, if it is quantised",
     }
+    hint = f"'edgeproof targets' lists targets; to try one: {facts.command('bench', '--target TARGET')}"
     return Outcome(
         tuple(
-            Finding("caution", "interface_types", s.name, f"{side} {s}: {why[s.dtype]}", "keep it in mind per target")
+            Finding("caution", "interface_types", s.name, f"{side} {s}: {why[s.dtype]}", hint)
             for side, specs in (("input", facts.model.inputs), ("output", facts.model.outputs))
             for s in specs
             if s.dtype in why
@@ -270,9 +275,8 @@ def constant_subgraphs(facts: Facts) -> Outcome:
     if not names:
         return Outcome()
     problem = f"{len(names)} operators compute constants: {few(names)}"
-    return Outcome(
-        (Finding("caution", "constant_subgraphs", facts.model.name, problem, "run: edgeproof apply simplify"),)
-    )
+    hint = facts.command("apply simplify", "--out simplified.onnx")
+    return Outcome((Finding("caution", "constant_subgraphs", facts.model.name, problem, hint),))
 
 
 def training_mode(facts: Facts) -> Outcome:
@@ -329,23 +333,20 @@ def known_shapes(facts: Facts) -> Outcome:
             "known_shapes",
             op,
             f"{n} {'output has' if n == 1 else 'outputs have'} no shape that can be known, first {example[op]!r}",
-            "give --shape, or run the model once to see it"
-            if any(s.dynamic for s in facts.model.inputs)
-            else "its shape depends on the data, or the operator has no shape inference",
+            f"give the open sizes: {facts.command('inspect', facts.shape_flags)}"
+            if facts.shape_flags
+            else f"they depend on the data; to measure instead: {facts.command('bench', given_shapes(facts))}",
         )
         for op, n in sorted(missing.items())
     ]
     if open_dims:
-        example_input = next((s for s in facts.model.inputs if s.dynamic), None)
         found.append(
             Finding(
                 "gap",
                 "known_shapes",
                 facts.model.name,
                 f"{open_dims} of {count} values have open dimensions; costs are given as expressions",
-                f"give e.g. --shape {example_input.name}={example_shape(example_input)}"
-                if example_input is not None
-                else "",
+                f"for numbers: {facts.command('inspect', facts.shape_flags)}" if facts.shape_flags else "",
             )
         )
     if facts.shaped.problem:
@@ -361,10 +362,12 @@ def known_costs(facts: Facts) -> Outcome:
     for name, why in facts.cost.reasons:
         if "unknown" in why or "depends on" in why:
             reasons.setdefault(why, []).append(name or facts.model.name)
-    found = tuple(
-        Finding("gap", "known_costs", few(names, 2), why, "totals that need it are left open")
-        for why, names in reasons.items()
+    hint = (
+        f"give the open sizes: {facts.command('inspect', facts.shape_flags)}"
+        if facts.shape_flags
+        else f"to measure instead: {facts.command('bench', given_shapes(facts))}"
     )
+    found = tuple(Finding("gap", "known_costs", few(names, 2), why, hint) for why, names in reasons.items())
     if found:
         return Outcome(
             found, "partial", f"unknown at {len({n for names in reasons.values() for n in names})} operators"
@@ -372,9 +375,9 @@ def known_costs(facts: Facts) -> Outcome:
     return Outcome()
 
 
-def example_shape(spec: TensorSpec) -> str:
-    """A shape that the input would take, with 1 for an open batch and 224 for anything else that is open."""
-    return ",".join(str(d) if isinstance(d, int) else "1" if i == 0 else "224" for i, d in enumerate(spec.shape or ()))
+def given_shapes(facts: Facts) -> str:
+    """The shapes that were given, as flags."""
+    return " ".join(f"--shape {shlex.quote(n)}={','.join(map(str, s))}" for n, s in facts.shapes.items())
 
 
 def _is_tensor(value: ir.Value) -> bool:

@@ -61,7 +61,7 @@ def fp16_range(facts: Facts) -> Outcome:
                     "fp16_range",
                     name,
                     f"largest magnitude {worst:.6g}; FP16 ends at 65504",
-                    "keep its operator in FP32 when converting to FP16",
+                    f"{facts.command('apply fp16', '--out half.onnx')} keeps its operator in FP32",
                 )
             )
     return Outcome(tuple(found))
@@ -91,7 +91,7 @@ def unused_weights(facts: Facts) -> Outcome:
                     "unused_weights",
                     name,
                     f"{value.const_value.nbytes:,} bytes that nothing reads",
-                    "run: edgeproof apply simplify",
+                    facts.command("apply simplify", "--out simplified.onnx"),
                 )
             )
     return Outcome(tuple(found))
@@ -112,7 +112,7 @@ def duplicate_weights(facts: Facts) -> Outcome:
                 "duplicate_weights",
                 names[0],
                 f"the same {size[digest]:,} bytes are stored {len(names)} times: {few(names)}",
-                "run: edgeproof apply simplify",
+                facts.command("apply simplify", "--out simplified.onnx"),
             )
             for digest, names in groups.items()
             if len(names) > 1
