@@ -7,7 +7,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeproof.errors import InputError
-from edgeproof.graph.shapes import infer, shaped, static
+from edgeproof.graph.dims import static
+from edgeproof.graph.shapes import infer, shaped
 from edgeproof.model import Model
 
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..model import attribute
 from .affine import MIN_OPSET, Affine, Array, affine, batch_norm, floats
+from .dims import dims
 from .layer import CONVOLUTIONS, LAYERS, Layer
-from .rewrite import Editor, attribute, cast_like, constant_tensor, dims, label, sole_user
+from .rewrite import Editor, cast_like, constant_tensor, label, sole_user
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .rewrite import array, attribute, constant_tensor, dims
+from ..model import attribute
+from .dims import dims
+from .rewrite import array, constant_tensor
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..model import attribute
-from .shapes import dims, static
+from .dims import dims, static
 from .symbolic import Dim, product
 
 if TYPE_CHECKING:

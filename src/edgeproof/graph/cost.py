@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..model import Model, attribute
 from .constants import Constants
+from .dims import known
 from .macs import ZERO, UnknownAmountError, elements, macs, storage
-from .shapes import Shape, Shaped, known, shaped
+from .shapes import Shape, Shaped, shaped
 from .symbolic import Amount, Monomial, largest, total
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..model import attribute, weight_bytes
 from .cost import fixed_values
+from .dims import dims, static
 from .example_shape import example_shape
 from .facts import Facts, Finding, Outcome, few, node_name
-from .shapes import dims, shaped, static
+from .shapes import shaped
 
 if TYPE_CHECKING:
     import onnx_ir as ir

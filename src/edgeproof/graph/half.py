@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .rewrite import Editor, array, attribute, constant_tensor, label, subgraphs
+from ..model import attribute
+from .rewrite import Editor, array, constant_tensor, label, subgraphs
 
 if TYPE_CHECKING:
     import onnx_ir as ir

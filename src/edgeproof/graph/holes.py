@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..model import attribute
 from .constants import Constants, reshaped
-from .shapes import dims, static
+from .dims import dims, static
 from .symbolic import Dim, ceil_div, product
 
 if TYPE_CHECKING:

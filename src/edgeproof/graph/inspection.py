@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..model import Model, TensorSpec, graphs, size_bytes, weight_bytes
 from .cost import Cost, cost, cost_of
+from .dims import UNNAMED, dims
 from .facts import Facts, Finding
 from .findings import Check, find
 from .shapes import Shape, shaped
@@ -140,8 +141,6 @@ def operators(graph: ir.Model) -> dict[str, int]:
 
 
 def _declared(value: ir.Value) -> Shape | None:
-    from .shapes import UNNAMED, dims
-
     shape = dims(value)
     return None if shape is None else tuple(UNNAMED if d is None else d for d in shape)
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..model import attribute
 from .affine import Array
-from .rewrite import attribute, cast_like, dims
+from .dims import dims
+from .rewrite import cast_like
 
 if TYPE_CHECKING:
     import onnx_ir as ir

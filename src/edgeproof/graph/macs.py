@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..model import attribute
-from .shapes import dims
+from .dims import dims
 from .symbolic import Amount, Dim, product, total
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .rewrite import array, attribute, label
+from ..model import attribute
+from .rewrite import array, label
 
 if TYPE_CHECKING:
     import onnx_ir as ir

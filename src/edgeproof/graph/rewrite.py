@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from numpy.typing import NDArray
 
-Dim = int | str | None
-"""A dimension: an int, a symbol, or None when nothing is known."""
-
-_NO_SYMBOL = frozenset({"", "?", "-1", "None", "none", "unknown"})
-"""Names that exporters write for "some size": two of them need not be equal."""
-
 
 class Editor:
     """A model that is being changed, and what was done to it.
@@ -272,31 +266,10 @@ def integers(value: ir.Value | None) -> list[int] | None:
     return None if a is None or a.dtype.kind not in "iu" else [int(x) for x in a.reshape(-1)]
 
 
-def dims(value: ir.Value | None) -> tuple[Dim, ...] | None:
-    """Shape of a value: ints, symbols that mean something, None for the rest; None when the rank is unknown."""
-    if value is None or value.shape is None:
-        return None
-    return tuple(_dim(d) for d in value.shape)
-
-
-def static(value: ir.Value | None) -> tuple[int, ...] | None:
-    """Shape of a value when every dimension is known."""
-    shape = dims(value)
-    if shape is None or not all(isinstance(d, int) for d in shape):
-        return None
-    return tuple(d for d in shape if isinstance(d, int))
-
-
 def sole_user(value: ir.Value) -> ir.Node | None:
     """The only node that reads a value, when it reads it once and the value is no graph output."""
     uses = list(value.uses())
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
-
-
-def attribute(node: ir.Node, name: str, default: Any) -> Any:
-    """An attribute's value, or the default when it is absent."""
-    attr = node.attributes.get(name)
-    return default if attr is None or attr.is_ref() else attr.value
 
 
 def deterministic(model: ir.Model) -> bool:
@@ -320,13 +293,6 @@ def cast_like(value: NDArray[np.float64], model: NDArray[Any]) -> NDArray[Any] |
     with np.errstate(over="ignore", invalid="ignore"):
         out = value.astype(model.dtype)
         return out if bool(np.isfinite(out.astype(np.float64)).all()) else None
-
-
-def _dim(d: Any) -> Dim:
-    if isinstance(d, int):
-        return d if d >= 0 else None
-    text = d.value
-    return None if text is None or text in _NO_SYMBOL else str(text)
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

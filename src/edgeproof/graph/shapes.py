@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, did_you_mean
 from ..model import EXTERNAL_FROM_BYTES, Model, graphs, replace_tensors, spec
+from .dims import UNNAMED, dims
+from .holes import fill
 from .symbolic import Dim
 
 if TYPE_CHECKING:
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
 
 Shape = tuple[Dim, ...]
 """One entry per dimension; ``?`` for one that is neither known nor named."""
-
-UNNAMED = "?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,6 @@ def shaped(model: Model, shapes: Mapping[str, Shape] | None = None) -> Shaped:
     import onnx
     import onnx_ir as ir
 
-    from .holes import fill
-
     clone, problem = _inlined(_without_weights(model.graph))
     for value in list(clone.graph.inputs):
         if value.name in clone.graph.initializers:
@@ -84,39 +82,6 @@ def shaped(model: Model, shapes: Mapping[str, Shape] | None = None) -> Shaped:
         problem = problem or " ".join(str(e).split())[:300]
     fill(clone)
     return Shaped(clone, proto, problem)
-
-
-def dims(value: ir.Value | None) -> tuple[Dim | None, ...] | None:
-    """Dimensions of a value: int, symbol, or None for one that is unknown; None when the rank is."""
-    if value is None or value.shape is None:
-        return None
-    return tuple(
-        (d if d >= 0 else None) if isinstance(d, int) else (None if _nameless(d.value) else str(d.value))
-        for d in value.shape
-    )
-
-
-def _nameless(symbol: str | None) -> bool:
-    """ONNX's inference numbers what it does not know: ``unk__7``."""
-    return symbol in (None, "", UNNAMED) or str(symbol).startswith("unk__")
-
-
-def known(value: ir.Value | None) -> tuple[Dim, ...] | None:
-    """Dimensions of a value when each is a number or a symbol, otherwise None."""
-    shape = dims(value)
-    if shape is None:
-        return None
-    named = tuple(d for d in shape if d is not None)
-    return named if len(named) == len(shape) else None
-
-
-def static(value: ir.Value | None) -> tuple[int, ...] | None:
-    """Dimensions of a value when all are numbers, otherwise None."""
-    shape = dims(value)
-    if shape is None:
-        return None
-    numbers = tuple(d for d in shape if isinstance(d, int))
-    return numbers if len(numbers) == len(shape) else None
 
 
 def check_shapes(model: Model, shapes: Mapping[str, Shape]) -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..change import Change
-from ..graph.rewrite import Editor, array, attribute, dims, integers, static
+from ..graph.dims import dims, static
+from ..graph.rewrite import Editor, array, integers
 from ..graph.rules import run_rules
-from ..model import Model
+from ..model import Model, attribute
 from ..protocols import Context, Pass
 from .drop_dead_code import rewrite as drop_dead_code
 from .infer_shapes import rewrite as infer_shapes

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from ..change import Change
 from ..errors import InputError, did_you_mean
-from ..graph.rewrite import Editor, dims, graphs
+from ..graph.dims import dims
+from ..graph.rewrite import Editor, graphs
 from ..graph.rules import until_stable
 from ..model import Model, TensorSpec
 from ..protocols import Context, Pass

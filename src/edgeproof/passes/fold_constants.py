@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..change import Change
-from ..graph.rewrite import Editor, array, constant_tensor, label, static, subgraphs
+from ..graph.dims import static
+from ..graph.rewrite import Editor, array, constant_tensor, label, subgraphs
 from ..graph.rules import run_rules
 from ..model import Model
 from ..protocols import Context, Pass

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..change import Change
-from ..graph.rewrite import Editor, array, attribute, constant_tensor, dims, integers, static
+from ..graph.dims import dims, static
+from ..graph.rewrite import Editor, array, constant_tensor, integers
 from ..graph.rules import run_rules
-from ..model import Model
+from ..model import Model, attribute
 from ..protocols import Context, Pass
 from .drop_dead_code import rewrite as drop_dead_code
 from .freeze_weights import rewrite as freeze_weights

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 
 from ..change import Change
 from ..graph.affine import MIN_OPSET, affine
-from ..graph.rewrite import Editor, array, attribute, constant_tensor, dims, label, sole_user
+from ..graph.dims import dims
+from ..graph.rewrite import Editor, array, constant_tensor, label, sole_user
 from ..graph.rules import run_rules
-from ..model import Model
+from ..model import Model, attribute
 from ..protocols import Context, Pass
 from .infer_shapes import rewrite as infer_shapes
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..change import Change
 from ..graph.affine import MIN_OPSET
-from ..graph.rewrite import Editor, array, dims, sole_user, static
+from ..graph.dims import dims, static
+from ..graph.rewrite import Editor, array, sole_user
 from ..graph.rules import run_rules
 from ..model import Model
 from ..protocols import Context, Pass

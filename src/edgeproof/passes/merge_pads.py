@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..change import Change
-from ..graph.rewrite import Editor, array, attribute, integers
+from ..graph.rewrite import Editor, array, integers
 from ..graph.rules import run_rules
-from ..model import Model
+from ..model import Model, attribute
 from ..protocols import Context, Pass
 from .drop_dead_code import rewrite as drop_dead_code
 from .freeze_weights import rewrite as freeze_weights

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..change import Change
-from ..graph.rewrite import Editor, attribute, dims, sole_user
+from ..graph.dims import dims
+from ..graph.rewrite import Editor, sole_user
 from ..graph.rules import run_rules
-from ..model import Model
+from ..model import Model, attribute
 from ..protocols import Context, Pass
 from .drop_dead_code import rewrite as drop_dead_code
 from .infer_shapes import rewrite as infer_shapes

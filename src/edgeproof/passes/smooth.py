@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from ..change import Change
 from ..errors import InputError
-from ..graph.rewrite import Editor, array, attribute
-from ..model import Model
+from ..graph.rewrite import Editor, array
+from ..model import Model, attribute
 from ..protocols import Context, Pass
 from ..quant.calibration import observed
 

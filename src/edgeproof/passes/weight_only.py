@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from ..change import Change
 from ..errors import InputError, did_you_mean
 from ..graph.opset import raised
-from ..graph.rewrite import Editor, array, attribute, label
-from ..model import Model
+from ..graph.rewrite import Editor, array, label
+from ..model import Model, attribute
 from ..protocols import Context, Pass
 from ..quant.blocks import SHRINK, Blocks, quantize_blocks
 from ..quant.layers import Scope, kept

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .layers import Layer, attribute
+from ..model import attribute
+from .layers import Layer
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .layers import attribute, constant
+from ..model import attribute
+from .layers import constant
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from ..dataset import Feeds
 from ..graph.quantised import Coded, Computed, coded, computed
-from ..graph.rewrite import array, attribute, label
-from ..model import Model
+from ..graph.rewrite import array, label
+from ..model import Model, attribute
 from ..protocols import Session
 from ..target import QuantScheme
 from .calibration import observed

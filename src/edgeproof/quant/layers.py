@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..model import attribute
 from ..target import QuantScheme
 from .numerics import QParams
 
@@ -158,9 +159,3 @@ def constant(value: ir.Value | None) -> NDArray[Any] | None:
     if tensor is None or tensor.dtype == ir.DataType.STRING:
         return None
     return tensor.numpy()
-
-
-def attribute(node: ir.Node, name: str, default: Any) -> Any:
-    """Value of an attribute, or its default."""
-    held = node.attributes.get(name)
-    return default if held is None else held.value

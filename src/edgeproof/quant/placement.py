@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ..model import attribute
 from ..target import QuantScheme
 from .expand import expand
-from .layers import Layer, Scope, attribute, constant, kept, label, layer
+from .layers import Layer, Scope, constant, kept, label, layer
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dataset import Feeds
-from ..model import Model, TensorSpec
+from ..model import Model, TensorSpec, attribute
 from ..target import QuantScheme
 from . import numerics, placement
 from .guard import unguard
-from .layers import Scope, attribute, constant
+from .layers import Scope, constant
 
 if TYPE_CHECKING:
     import onnx_ir as ir
