@@ -143,7 +143,7 @@ class Editor:
         old.replace_all_uses_with(new)
         return True
 
-    def forget(self, value: ir.Value) -> None:
+    def drop(self, value: ir.Value) -> None:
         """Drop a constant that nobody reads any more; one that is still read stays."""
         producer, graph = value.producer(), value.graph
         if value.uses() or value.is_graph_output() or value.is_graph_input():
@@ -168,16 +168,6 @@ class Editor:
                 self.remove_uses(n)
         for i in range(len(node.inputs)):
             node.replace_input_with(i, None)
-
-    def drop(self, value: ir.Value) -> None:
-        """Remove a constant that nothing reads any more."""
-        if value.uses() or value.is_graph_output() or value.is_graph_input() or value.graph is None:
-            return
-        producer = value.producer()
-        if producer is not None:
-            self.remove(producer)
-        elif value.name is not None:
-            del value.graph.initializers[value.name]
 
     def bypass(self, rule: str, node: ir.Node, source: ir.Value) -> bool:
         """Let ``source`` take the place of a one-output node, and remove the node.

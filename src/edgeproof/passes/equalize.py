@@ -297,7 +297,7 @@ def _put(editor: Editor, node: ir.Node, index: int, made: NDArray[np.float64]) -
     assert held is not None
     new = editor.constant(editor.model.graph, f"{held.name}_equalised", made.astype(np.float32))
     node.replace_input_with(index, new)
-    editor.forget(held)
+    editor.drop(held)
 
 
 IMPL: type[Pass] = Equalize

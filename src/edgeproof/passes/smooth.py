@@ -245,7 +245,7 @@ def _replace(editor: Editor, node: ir.Node, index: int, made: NDArray[Any]) -> N
     assert held is not None
     new = editor.constant(editor.model.graph, f"{held.name}_smoothed", made.astype(np.float32))
     node.replace_input_with(index, new)
-    editor.forget(held)
+    editor.drop(held)
 
 
 def _product(editor: Editor, group: _Group, factor: NDArray[np.float64], hint: str) -> ir.Value:
