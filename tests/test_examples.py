@@ -11,4 +11,9 @@ def test_the_example_in_python_runs_to_a_verdict(tmp_path, capsys):
     result = module.main(tmp_path, runs=3, inferences=5)
     assert result["state"] in ("accept", "reject", "hold")
     # 16·27·32² + 32·144·16² + 64·288·8² + 64·10 multiply-accumulates, by hand.
-    assert capsys.readouterr().out.startswith("2802304 multiply-accumulates")
+    shown = capsys.readouterr()
+    assert shown.out.startswith("2802304 multiply-accumulates")
+    # The plan comes first, then a line for every candidate that is tried.
+    assert "policy      example: quality drop <= 0.01" in shown.err
+    progress = [line for line in shown.err.splitlines() if line.startswith("[")]
+    assert all(any(f"] {row['name']}" in line for line in progress) for row in result["candidates"])

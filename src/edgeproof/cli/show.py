@@ -160,13 +160,10 @@ def quantity(
     >>> quantity(8.4249, "ms", 8.2, 8.71), quantity(33_020, "bytes")
     ('8.42\xa0ms [8.20, 8.71]', '33.0\xa0kB')
     """
-    from ..report.units import scaled, text
+    from ..report.units import bounds, text
 
-    if low is None or high is None or not intervals:
-        return text(value, unit)
-    factor, _ = scaled(value, unit)
-    digits = 4 if unit == "1" else 1 if value * factor >= 100 else 2
-    return f"{text(value, unit)} [{low * factor:,.{digits}f}, {high * factor:,.{digits}f}]"
+    ends = "" if low is None or high is None or not intervals else f" {bounds(value, unit, low, high)}"
+    return text(value, unit) + ends
 
 
 def visible(text: str, kept: str = "\n\t") -> str:

@@ -91,6 +91,17 @@ def text(value: float, unit: str) -> str:
     return f"{value * factor:,.{places}f}" + (f"\xa0{name}" if name else "")
 
 
+def bounds(value: float, unit: str, low: float, high: float) -> str:
+    """The ends of an interval, in the unit in which `text` shows the value.
+
+    >>> bounds(8.4249, "ms", 8.2, 8.71), bounds(0.0330, "ms", 0.0321, 0.0335), bounds(1407.0, "1/s", 1315.3, 1504.9)
+    ('[8.20, 8.71]', '[32.1, 33.5]', '[1,315, 1,505]')
+    """
+    factor, name = scaled(value, unit)
+    places = _places(value * factor, name or unit, low * factor, high * factor)
+    return f"[{low * factor:,.{places}f}, {high * factor:,.{places}f}]"
+
+
 def show(
     value: float, unit: str, low: float | None = None, high: float | None = None, *, like: float | None = None
 ) -> Html:
