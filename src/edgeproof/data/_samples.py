@@ -202,7 +202,7 @@ def fitted(array: NDArray[Any], tensor: TensorSpec, sample: str, source: str = "
         array,
         tensor,
         called(sample, source),
-        f"convert the samples to {tensor.dtype}; for uint8 pictures, give a data file with  preprocess: {{scale: 1/255}}",
+        f"convert the samples to {tensor.dtype}; for uint8 pictures, add  preprocess: {{scale: 1/255}} in a data file",
     )
 
 
