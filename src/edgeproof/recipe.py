@@ -50,9 +50,7 @@ class Recipe:
     def from_json(value: Mapping[str, Any]) -> Recipe:
         """Inverse of `to_json`."""
         steps = tuple(Step(s["name"], s.get("settings", {})) for s in value.get("steps", ()))
-        return Recipe(
-            value["name"], steps, value.get("runtime", {}), value.get("seed", 0), value.get("reasons", {})
-        )
+        return Recipe(value["name"], steps, value.get("runtime", {}), value.get("seed", 0), value.get("reasons", {}))
 
     @property
     def digest(self) -> str:
