@@ -1,7 +1,7 @@
 """How often the gate is wrong: seeded simulations at the boundary, beside the rules that people use instead.
 
 Every row is the share of simulated campaigns that end with *accept*. At the boundary (the truth exactly on the limit)
-it must stay near α = 0.05; the issue's bar is 0.07.
+it must stay near α = 0.05; the bar is 0.07.
 """
 
 from __future__ import annotations
