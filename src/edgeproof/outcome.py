@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,10 +10,9 @@ from typing import Any
 
 from .errors import State
 from .evaluate import metric_of
-from .files import replacing
 from .layers import layer_report
 from .measurement import Measurement
-from .model import load_model
+from .model import load_model, save_model
 from .policy import Verdict
 from .recipe import Recipe
 from .trial import Candidate, Setup, fidelity, size_measurement
@@ -52,8 +50,7 @@ def finish(setup: Setup, rows: list[Row]) -> dict[str, Any]:
     state: State = "accept" if best else ("hold" if any(r.state == "hold" for r in rows) else "reject")
     root = setup.workspace.root
     if best is not None and best.candidate is not None:
-        with replacing(root / "best.onnx") as temporary:
-            shutil.copyfile(best.candidate.path, temporary)
+        save_model(load_model(best.candidate.path), root / "best.onnx")  # weights beside it come along
         setup.workspace.write(
             "best.json",
             {
