@@ -162,6 +162,27 @@ def test_a_users_own_score_is_gated_like_any_other(job, tmp_path):
     assert main(["gate", "--policy", str(tmp_path / "p.yaml"), str(out / "result.json")]) == 0
 
 
+def test_an_evaluator_on_the_command_line_is_found_from_where_it_was_typed(job, tmp_path, monkeypatch, capsys):
+    (tmp_path / "score.py").write_text(EVALUATOR)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/data.yaml").write_text(f"format: npz\npath: {job / 'samples.npz'}\n")
+    (tmp_path / "p.yaml").write_text("runs: 2\ninferences: 5\nrules: [{metric: quality, op: '>=', limit: 0.5}]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("edgeproof.optimize._ladder", lambda *_: Fixed([]))
+    command = [
+        "optimize",
+        str(job / "net.onnx"),
+        "--data",
+        "data/data.yaml",
+        "--policy",
+        "p.yaml",
+        "--set",
+        "threads=1",
+    ]
+    assert main([*command, "--evaluator", "score.py:right", "--out", "run", "--json"]) in (0, 5)
+    assert json.loads(capsys.readouterr().out)["metric"] == "evaluator"
+
+
 def test_an_original_that_only_guesses_is_never_accepted(job, tmp_path):
     with np.load(job / "samples.npz") as kept:
         np.savez(tmp_path / "wrong.npz", x=kept["x"], labels=(kept["labels"] + 1) % 2)

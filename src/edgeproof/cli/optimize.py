@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -53,13 +54,19 @@ def run(args: argparse.Namespace, show: Show) -> int:
 
     spec = load_spec(args.data)
     if args.evaluator:
-        spec = replace(spec, evaluator=args.evaluator)
+        spec = replace(spec, evaluator=seen_from(spec.root, args.evaluator))
     policy = load_policy(args.policy, metric_units()) if args.policy else default_policy()
     target = find_target(args.target, runtime_settings(args.target, args.set))
     out = Path(args.out) if args.out else Path("runs") / Path(args.model).stem
     with show.progress() as progress:
         result = optimize(args.model, spec, policy, target, out, seed=args.seed, progress=progress, tell=show.note)
     return finish(result, out, show)
+
+
+def seen_from(root: str, evaluator: str) -> str:
+    """``file.py:callable`` as typed, seen from the folder that a data file's own paths start at."""
+    file, colon, name = evaluator.rpartition(":")
+    return f"{os.path.relpath(file, root)}:{name}" if root and colon and file.endswith(".py") else evaluator
 
 
 def runtime_settings(target: str, pairs: list[str]) -> dict[str, Setting]:
