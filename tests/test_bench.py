@@ -267,6 +267,12 @@ def test_random_inputs_have_the_dtype_that_is_asked_for(tmp_path: Path, dtype: s
     assert array.dtype.kind == "U" if dtype == "string" else array.dtype.name == dtype
 
 
+def test_an_input_too_large_to_make_up_is_named(tmp_path: Path) -> None:
+    model = load_model(network(tmp_path / "net.onnx", shape=("batch", "width")))
+    with pytest.raises(InputError, match=r"^x: would have 1,152,921,504,606,846,976 values in shape"):
+        random_feeds(model, {"x": (1 << 40, 1 << 20)})
+
+
 def test_an_open_dimension_is_asked_for_by_name(tmp_path: Path) -> None:
     model = load_model(network(tmp_path / "net.onnx", shape=("batch", "width")))
     with pytest.raises(InputError, match=r"^x: has open dimensions: x float32\[batch, width\]") as caught:

@@ -75,6 +75,31 @@ def test_what_was_seen_is_kept_when_the_recipe_fails_later(tmp_path, monkeypatch
     trial.build(setup(tmp_path), recipe("mse"), lambda *_: None)
 
 
+@pytest.mark.parametrize("change_is_there", [True, False])
+def test_measurements_of_a_model_that_is_made_otherwise_now_are_not_taken_for_its_own(tmp_path, change_is_there):
+    first = setup(tmp_path)
+    old = trial.build(first, recipe("minmax"), lambda *_: None)
+    assert trial.quality(first, old, "search", lambda *_: None).model == old.digest
+    first.workspace.write("confirm/round-000.json", [])
+    if not change_is_there:
+        (first.workspace.folder(old.name) / "change.json").unlink()
+    again = setup(tmp_path)
+    new = trial.build(again, recipe("minmax", per_channel=False), lambda *_: None)
+    assert new.digest != old.digest
+    assert trial.quality(again, new, "search", lambda *_: None).model == new.digest
+    assert again.workspace.read("confirm/round-000.json") is None
+
+
+def test_a_model_made_again_as_it_was_keeps_its_measurements(tmp_path):
+    first = setup(tmp_path)
+    old = trial.build(first, recipe("minmax"), lambda *_: None)
+    first.workspace.write("confirm/round-000.json", [])
+    old.path.unlink()
+    again = setup(tmp_path)
+    assert trial.build(again, recipe("minmax"), lambda *_: None).digest == old.digest
+    assert again.workspace.read("confirm/round-000.json") == []
+
+
 def test_settling_says_how_many_samples_it_took():
     model = small_cnn()
     facts = Int8(settle=True)(model, context(model, 64)).facts["calibration"]

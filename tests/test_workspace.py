@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from edgeproof.digest import digest_json
+from edgeproof.digest import digest_file, digest_json
 from edgeproof.errors import InputError, TrustError
 from edgeproof.workspace import Workspace
 
@@ -86,3 +86,50 @@ def test_a_ledger_changed_by_hand_is_found(tmp_path, change):
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(TrustError, match="does not follow from the line before it"):
         workspace.ledger()
+
+
+@pytest.mark.parametrize("line", ["[1]", "null", "[" * 100_000])
+def test_a_line_of_the_ledger_that_is_no_entry_is_found(tmp_path, line):
+    workspace = Workspace.create(tmp_path / "run", REQUEST)
+    (tmp_path / "run" / "ledger.jsonl").write_text(f"{line}\n")
+    with pytest.raises(TrustError, match=r"ledger\.jsonl"):
+        workspace.ledger()
+
+
+@pytest.mark.parametrize("text", ["[1]", "null", "{}"])
+def test_a_request_of_another_shape_is_refused(tmp_path, text):
+    Workspace.create(tmp_path / "run", REQUEST)
+    (tmp_path / "run" / "request.json").write_text(text)
+    with pytest.raises(InputError, match="was written in format None"):
+        Workspace.create(tmp_path / "run", REQUEST)
+
+
+def test_an_index_changed_by_hand_is_found(tmp_path):
+    workspace = Workspace.create(tmp_path / "run", REQUEST)
+    value = workspace.write("a.json", {"p50_ms": 2.0})
+    value.write_text(json.dumps({"p50_ms": 1.0}))
+    index = tmp_path / "run" / "index.json"
+    index.write_text(json.dumps({**json.loads(index.read_text()), "a.json": digest_file(value)}))
+    with pytest.raises(TrustError, match="is not what was written here"):
+        Workspace.open(tmp_path / "run")
+
+
+def test_a_process_killed_while_it_replaces_a_value_leaves_none_that_looks_changed(tmp_path, monkeypatch):
+    workspace = Workspace.create(tmp_path / "run", REQUEST)
+    workspace.write("a.json", 1)
+
+    def killed(_path):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("edgeproof.workspace.digest_file", killed)
+        with pytest.raises(KeyboardInterrupt):
+            workspace.write("a.json", 2)
+    assert Workspace.open(tmp_path / "run").read("a.json") is None
+
+
+def test_what_another_process_wrote_before_the_lock_was_free_is_seen(tmp_path):
+    ours = Workspace.create(tmp_path / "run", REQUEST)
+    Workspace.open(tmp_path / "run").write("a.json", 1)
+    with ours.locked():
+        assert ours.read("a.json") == 1

@@ -9,6 +9,7 @@ pipelines are another measurement.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -30,6 +31,7 @@ from .environment import Environment as Environment
 from .environment import control_check as control_check
 from .environment import environment as environment
 from .errors import EdgeproofError, InputError, InternalError, TrustError, UnsupportedError
+from .graph.equivalence import MOST_VALUES
 from .graph.example_shape import example_shape
 from .graph.shapes import check_shapes
 from .job import CONTROL as CONTROL
@@ -195,6 +197,13 @@ def _closed(spec: TensorSpec, outputs: Sequence[TensorSpec]) -> tuple[int, ...]:
 
 
 def _random(spec: TensorSpec, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    if math.prod(shape) > MOST_VALUES:
+        raise InputError(
+            "bench.feeds",
+            spec.name,
+            f"would have {math.prod(shape):,} values in shape {list(shape)}; at most {MOST_VALUES:,} are made up",
+            "measure a model with smaller inputs",
+        )
     if spec.dtype == "string":
         return np.full(shape, "text")
     if spec.dtype in ("float16", "float32", "float64"):

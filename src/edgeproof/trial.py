@@ -136,6 +136,9 @@ def build(setup: Setup, recipe: Recipe, progress: Progress) -> Candidate:
             if model.digest == kept["digest"]:
                 return Candidate(recipe, path, model.digest, target)
     model, changes = _applied(setup, recipe, progress)
+    own = f"candidates/{recipe.name}/"
+    if setup.workspace.keeps(own) and (kept is None or kept["digest"] != model.digest):
+        setup.workspace.forget(own, "confirm/")  # measured on a model that is no more
     save_model(model, path)
     setup.workspace.write(
         f"candidates/{recipe.name}/change.json",

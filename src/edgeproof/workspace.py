@@ -3,7 +3,7 @@
 ```
 RUN/
   request.json       what was asked, frozen before the first measurement: digests of model, data, policy, target
-  index.json         digest of every kept value, so that a changed one is noticed
+  index.json         digest of every kept value, so that a changed one is noticed, and a seal, so that it is itself
   ledger.jsonl       one line per measuring run, each with the digest of the line before it
   calibration/       what was seen of the calibration samples: histograms by tensor
   candidates/NAME/   model.onnx, change.json, quality and bench results with every raw sample
@@ -31,6 +31,8 @@ from .errors import InputError, TrustError
 from .files import os_error, read_json, write_bytes, write_json
 
 FORMAT = "edgeproof.run/1"
+SEAL = "seal"
+"""Key in ``index.json`` of the digest of all its other entries."""
 
 
 @final
@@ -44,14 +46,16 @@ class Workspace:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._index: dict[str, str] = _index_of(root)
-        self.request: dict[str, Any] = read_json(root / "request.json")
-        if self.request.get("format") != FORMAT:
+        request = read_json(root / "request.json")
+        written = request.get("format") if isinstance(request, dict) else None
+        if written != FORMAT:
             raise InputError(
                 "workspace.format",
                 str(root),
-                f"was written in format {self.request.get('format')!r}; expected {FORMAT!r}",
+                f"was written in format {written!r}; expected {FORMAT!r}",
                 "use the version of edgeproof that wrote it, or start a new run with another --out",
             )
+        self.request: dict[str, Any] = request
 
     @staticmethod
     def create(root: Path, request: Mapping[str, Any]) -> Workspace:
@@ -114,6 +118,7 @@ class Workspace:
                 raise InputError(
                     "workspace.busy", str(self.root), "another edgeproof is working on this run", "wait for it to end"
                 ) from e
+            self._index = _index_of(self.root)  # what a process that has just ended wrote belongs to it
             yield
         finally:
             os.close(handle)
@@ -150,10 +155,26 @@ class Workspace:
 
     def write(self, name: str, value: Any) -> Path:
         """Keep a JSON value under ``name``, and its digest in ``index.json``."""
+        if name in self._index:  # or a process killed between the two writes would leave a value that looks changed
+            self.forget(name)
         write_json(self.root / name, value)
         self._index[name] = digest_file(self.root / name)
-        write_json(self.root / "index.json", self._index)
+        self._write_index()
         return self.root / name
+
+    def forget(self, *beginnings: str) -> None:
+        """No longer stand by the values whose names begin so: they are made again when they are asked for."""
+        kept = {name: digest for name, digest in self._index.items() if not name.startswith(beginnings)}
+        if len(kept) < len(self._index):
+            self._index = kept
+            self._write_index()
+
+    def keeps(self, beginning: str) -> bool:
+        """Whether any value was kept under a name that begins so."""
+        return any(name.startswith(beginning) for name in self._index)
+
+    def _write_index(self) -> None:
+        write_json(self.root / "index.json", {**self._index, SEAL: digest_json(self._index)})
 
     def record(self, entry: Mapping[str, Any]) -> None:
         """Append a measuring run to the ledger; each line carries the digest of the line before it.
@@ -179,11 +200,11 @@ class Workspace:
             return []
         try:
             lines: list[dict[str, Any]] = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
-        except (OSError, ValueError) as e:
+        except (OSError, ValueError, RecursionError) as e:
             raise TrustError("workspace.ledger", str(path), f"cannot be read: {e}", "start a new run") from e
         previous = digest_json(self.request)
         for n, line in enumerate(lines):
-            if line.get("previous") != previous or line.get("n") != n:
+            if not isinstance(line, dict) or line.get("previous") != previous or line.get("n") != n:
                 raise TrustError(
                     "workspace.ledger",
                     f"{path}: line {n + 1}",
@@ -195,11 +216,22 @@ class Workspace:
 
 
 def _index_of(root: Path) -> dict[str, str]:
-    """Name → digest of every value that was kept."""
+    """Name → digest of every value that was kept.
+
+    Raises:
+        TrustError: workspace.changed, when the index is not what was written here.
+    """
     path = root / "index.json"
-    index = read_json(path) if path.is_file() else {}
-    if not isinstance(index, dict) or not all(isinstance(v, str) for v in index.values()):
-        raise TrustError("workspace.changed", str(path), "is not what was written here", "start a new run")
+    if not path.is_file():
+        return {}
+    index = read_json(path)
+    if not isinstance(index, dict) or index.pop(SEAL, None) != digest_json(index):
+        raise TrustError(
+            "workspace.changed",
+            str(path),
+            "is not what was written here",
+            "delete it to have everything measured again, or start a new run with another --out",
+        )
     return index
 
 

@@ -11,6 +11,7 @@ ONNX Runtime's own optimisation levels differ by 5e-3 of the largest score (meas
 from __future__ import annotations
 
 import itertools
+import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ DRAWS = 4
 
 CALM = 1e-5
 """Noise up to which the first draw is taken; else the calmest is."""
+
+MOST_VALUES = 2**28
+"""Values of an input that are still made up; as 64-bit numbers, which random ones are at first, they take 2 GiB."""
 
 SIZES = (64, 96, 32, 128, 224, 16, 8, 4, 2, 3, 1)
 """Sizes to try for an open dimension that is not the batch."""
@@ -174,6 +178,8 @@ def random_feeds(model: Model, rng: np.random.Generator, batch: int, size: int) 
         if spec.shape is None:
             return f"input {spec.name} has no known rank"
         shape = [d if isinstance(d, int) else sizes.get(d, batch if i == 0 else size) for i, d in enumerate(spec.shape)]
+        if math.prod(shape) > MOST_VALUES:
+            return f"input {spec.name} would have {math.prod(shape):,} values; at most {MOST_VALUES:,} are made up"
         value = _random(spec.dtype, tuple(shape), rng)
         if value is None:
             return f"input {spec.name} is {spec.dtype}, for which there are no random values"
