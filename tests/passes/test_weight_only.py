@@ -153,3 +153,8 @@ def test_the_stored_codes_are_what_the_graph_holds() -> None:
     made = next(n for n in change.model.graph.graph if n.op_type == "DequantizeLinear")
     codes = quantize_blocks(W, 0, 32, 8, symmetric=True, shrink=(1.0,)).codes
     np.testing.assert_array_equal(array(made.inputs[0]), codes)
+
+
+def test_a_product_that_lacks_an_input_is_left_alone() -> None:
+    model = build([node("MatMul", "x", "y")], {"x": (3, 70)}, "y")
+    assert "has 1 of the two inputs that it needs" in reasons(WeightOnly()(model, CONTEXT))

@@ -121,6 +121,8 @@ class WeightOnly:
         reason = kept(node, scope)
         if reason is not None:
             return reason
+        if len(node.inputs) < 2:
+            return f"has {len(node.inputs)} of the two inputs that it needs"
         value = node.inputs[_place(node)]
         weight = array(value)
         if value is None or weight is None:
