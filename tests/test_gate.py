@@ -123,7 +123,10 @@ def judge(
 
     return decide(
         Policy("test", rules if isinstance(rules, tuple) else (rules,), **policy),
-        named(baseline),
+        {
+            n: replace(m, model="sha256:original") if m.model == "sha256:model" else m
+            for n, m in named(baseline).items()
+        },
         named(candidate),
         quality_metric=quality,
         control=control,
@@ -264,6 +267,14 @@ def test_accuracy_is_decided_on_tangos_bound() -> None:
     check = judge(DROP, measured("accuracy", cand), measured("accuracy", base)).checks[0]
     assert check.got == pytest.approx(0.003)
     assert (check.low, check.high) == pytest.approx(tango_bounds(18, 15, 1000, 0.05, 0.05))
+
+
+def test_a_model_beside_itself_loses_nothing_however_few_the_examples() -> None:
+    same = measured("accuracy", answers(20, range(4)), model="sha256:one")
+    check = judge(DROP, same, same).checks[0]
+    assert (check.state, check.got, check.low, check.high) == ("pass", 0.0, 0.0, 0.0)
+    other = measured("accuracy", answers(20, range(4)), model="sha256:two")
+    assert judge(DROP, other, same).checks[0].state == "undecided"
 
 
 def test_an_original_that_only_guesses_has_no_quality_to_lose() -> None:

@@ -190,6 +190,10 @@ def _estimate(
         return Estimate(got, got, got, None, "run", len(cand.samples))
     if rule.relative_to:
         assert base is not None
+        if metric.kind != "run" and base.model == cand.model and list(base.samples) == list(cand.samples):
+            # The baseline itself: no sample could tell a difference, so there is nothing to bound.
+            same = Decimal(0 if rule.unit == "drop" else 1)
+            return Estimate(same, same, same, None, "example", len(cand.samples))
         return (_paired_runs if metric.kind == "run" else _paired_examples)(rule, metric, base, cand, a_low, a_high)
     n = len(cand.samples)
     if metric.kind == "run":
