@@ -11,6 +11,7 @@ from .cost import fixed_values
 from .dims import dims, static
 from .example_shape import example_shape
 from .facts import Facts, Finding, Outcome, few, node_name
+from .inference import inferred
 from .shapes import shaped
 
 if TYPE_CHECKING:
@@ -68,12 +69,10 @@ def _without_large(proto: Any) -> Any:
 
 def consistent_shapes(facts: Facts) -> Outcome:
     """ONNX's strict shape inference: declared and inferred types and shapes agree, and operators fit their inputs."""
-    import onnx
-
     if facts.shaped.problem.startswith("functions cannot"):
         return Outcome((), "unavailable", facts.shaped.problem)
     try:
-        onnx.shape_inference.infer_shapes(facts.shaped.proto, check_type=True, strict_mode=True, data_prop=True)
+        inferred(facts.shaped.proto, strict=True)
     except Exception as e:  # InferenceError, or whatever the C++ side throws
         problem = " ".join(str(e).split())
         if op := _defined_by_function(problem):
@@ -94,10 +93,8 @@ def consistent_shapes(facts: Facts) -> Outcome:
 
 
 def _consistent(proto: Any) -> bool:
-    import onnx
-
     try:
-        onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+        inferred(proto, strict=True)
     except Exception:  # of any kind, as above
         return False
     return True

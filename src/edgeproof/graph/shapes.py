@@ -15,6 +15,7 @@ from ..errors import InputError, did_you_mean
 from ..model import EXTERNAL_FROM_BYTES, Model, graphs, replace_tensors, spec
 from .dims import UNNAMED, dims
 from .holes import fill
+from .inference import inferred
 from .symbolic import Dim
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ def infer(model: Model, shapes: Mapping[str, Shape] | None = None) -> Mapping[st
 
 def shaped(model: Model, shapes: Mapping[str, Shape] | None = None) -> Shaped:
     """A clone of the model with every type and shape that can be known; `infer` says more."""
-    import onnx
     import onnx_ir as ir
 
     clone, problem = _inlined(_without_weights(model.graph))
@@ -77,7 +77,7 @@ def shaped(model: Model, shapes: Mapping[str, Shape] | None = None) -> Shaped:
     _bind(clone, model, shapes or {})
     proto = ir.to_proto(clone)
     try:
-        clone = ir.from_proto(onnx.shape_inference.infer_shapes(proto, strict_mode=False, data_prop=True))
+        clone = ir.from_proto(inferred(proto))
     except Exception as e:  # a C++ error of any kind; what the model declares is still there
         problem = problem or " ".join(str(e).split())[:300]
     fill(clone)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..change import Change
+from ..graph.inference import inferred
 from ..graph.rewrite import Editor, graphs
 from ..graph.rules import run_rules
 from ..model import Model
@@ -43,7 +44,6 @@ def rewrite(editor: Editor) -> None:
 
 def infer_with_outputs(editor: Editor) -> None:
     """Infer the shapes of the graph's outputs as well."""
-    import onnx
     import onnx_ir as ir
 
     log = logging.getLogger("onnx_ir")
@@ -51,12 +51,12 @@ def infer_with_outputs(editor: Editor) -> None:
     log.setLevel(logging.CRITICAL)  # a value that cannot be typed is no event: it just stays unknown
     try:
         proto = ir.to_proto(without_weights(editor.model))
-        inferred = ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
+        typed = ir.from_proto(inferred(proto))
     except Exception:  # the C++ checker raises what it likes on graphs that it does not understand
         return
     finally:
         log.setLevel(level)
-    for ours, theirs in zip(graphs(editor.model.graph), graphs(inferred.graph), strict=True):
+    for ours, theirs in zip(graphs(editor.model.graph), graphs(typed.graph), strict=True):
         if ours is not editor.model.graph:
             _type_inputs(ours, theirs)
         found = {v.name: v for n in theirs for v in n.outputs}
