@@ -106,6 +106,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         show.error(memory)
         return memory.exit_code
+    except ModuleNotFoundError as e:
+        if args.debug or (e.name or "").startswith("edgeproof"):
+            raise
+        missing = UnsupportedError(
+            "package.missing",
+            f"edgeproof {name}",
+            f"needs the package {e.name}, which is not installed here",
+            "pip install 'edgeproof[optimize]'",
+        )
+        show.error(missing)
+        return missing.exit_code
     except Exception as e:
         if args.debug:
             raise
