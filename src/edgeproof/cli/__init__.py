@@ -12,9 +12,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import EdgeproofError, InputError, UnsupportedError, did_you_mean, nearest
+
+if TYPE_CHECKING:
+    from .show import Show
 
 COMMANDS: tuple[tuple[str, str], ...] = (
     ("demo", "the whole way on a small real model and exact labels, in minutes"),
@@ -60,6 +63,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = did_you_mean(name, known)
         show.error(InputError("usage.command", f"edgeproof {name}", "no such command", hint))
         return InputError.exit_code
+    debug = "--debug" in arguments
+    try:
+        return _run(name, arguments[1:], show)
+    except KeyboardInterrupt:
+        show.interrupted("what was finished is kept, and the same command goes on from there")
+        return INTERRUPTED
+    except BrokenPipeError:
+        show.silence()
+        return BROKEN_PIPE
+    except Exception as e:
+        if debug:
+            raise
+        error = _as_error(e, name)
+        show.error(error)
+        return error.exit_code
+
+
+def _run(name: str, arguments: Sequence[str], show: Show) -> int:
+    """Parse a command's arguments and run it."""
     module = importlib.import_module(f".{name}", __name__)
     parser = _Parser(prog=f"edgeproof {name}", description=module.__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -67,69 +89,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the result as one JSON document, and nothing else")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     try:
-        parser.refuse_unknown(arguments[1:])
-        args = parser.parse_args(arguments[1:])
-    except InputError as e:
+        parser.refuse_unknown(arguments)
+        args = parser.parse_args(arguments)
+    except InputError:
         if not show.json:
             parser.print_usage(sys.stderr)
-        show.error(e)
-        return e.exit_code
+        raise
     except SystemExit as e:  # --help
         return int(e.code or 0)
-    try:
-        with redirect_stdout(sys.stderr):  # what code of the user's own prints; results go through `show`
-            return int(module.run(args, show))
-    except EdgeproofError as e:
-        if args.debug:
-            raise
-        show.error(e)
-        return e.exit_code
-    except KeyboardInterrupt:
-        show.interrupted("what was finished is kept, and the same command goes on from there")
-        return INTERRUPTED
-    except BrokenPipeError:
-        show.silence()
-        return BROKEN_PIPE
-    except OSError as e:
-        if args.debug:
-            raise
+    with redirect_stdout(sys.stderr):  # what code of the user's own prints; results go through `show`
+        return int(module.run(args, show))
+
+
+def _as_error(error: Exception, name: str) -> EdgeproofError:
+    """What a user is told of an exception."""
+    if isinstance(error, EdgeproofError):
+        return error
+    if isinstance(error, OSError):
         from ..files import os_error
 
-        error = os_error(Path(str(e.filename or "edgeproof")), e)
-        show.error(error)
-        return error.exit_code
-    except MemoryError:
-        if args.debug:
-            raise
-        memory = UnsupportedError(
-            "memory", f"edgeproof {name}", "needs more memory than there is", "use smaller inputs, or a larger machine"
-        )
-        show.error(memory)
-        return memory.exit_code
-    except ModuleNotFoundError as e:
-        if args.debug or (e.name or "").startswith("edgeproof"):
-            raise
-        missing = UnsupportedError(
-            "package.missing",
-            f"edgeproof {name}",
-            f"needs the package {e.name}, which is not installed here",
-            "pip install 'edgeproof[optimize]'",
-        )
-        show.error(missing)
-        return missing.exit_code
-    except Exception as e:
-        if args.debug:
-            raise
-        from ..errors import InternalError
+        return os_error(Path(str(error.filename or "edgeproof")), error)
+    subject = f"edgeproof {name}"
+    if isinstance(error, MemoryError):
+        hint = "use smaller inputs, or a larger machine"
+        return UnsupportedError("memory", subject, "needs more memory than there is", hint)
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("edgeproof"):
+        problem = f"needs the package {error.name}, which is not installed here"
+        return UnsupportedError("package.missing", subject, problem, "pip install 'edgeproof[optimize]'")
+    from ..errors import InternalError
 
-        internal = InternalError(
-            "internal",
-            f"edgeproof {name}",
-            f"{type(e).__name__}: {e}",
-            "run it again with --debug and report it",
-        )
-        show.error(internal)
-        return internal.exit_code
+    problem = f"{type(error).__name__}: {error}"
+    return InternalError("internal", subject, problem, "run it again with --debug and report it")
 
 
 def whole_number(text: str) -> int:
