@@ -1,0 +1,53 @@
+"""Raise the security floor: by a signed instruction, and only above it a bundle that was kept.
+
+The instruction names the product line, so that one for another line is not taken. It needs no date: a floor only
+rises, so an old instruction does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .. import strictjson
+from ..errors import TrustError
+from .home import Home
+from .signed import FLOOR, seal, unseal
+from .state import State
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import CryptoSigner, SSlibKey
+
+SCHEMA = "edgeproof.floor/1"
+
+
+def instruction(line: str, floor: int, signer: CryptoSigner) -> bytes:
+    """Write an instruction.
+
+    Args:
+        line: Product line that it is for.
+        floor: Smallest security version that may run from then on.
+        signer: One of the keys that the devices trust.
+    """
+    return seal({"schema": SCHEMA, "product_line": line, "floor": floor}, FLOOR, signer)
+
+
+def raise_floor(home: Home, data: bytes, keys: Sequence[SSlibKey], subject: str = "instruction") -> State:
+    """Follow an instruction.
+
+    Raises:
+        TrustError: signed.*, floor.other_line, floor.value, device.floor_falls, device.floor_unproven.
+        InputError: json.*.
+    """
+    floor = _floor(unseal(data, FLOOR, keys, subject), home.profile().line, subject)
+    return home.change(lambda state: state.raised(floor))
+
+
+def _floor(value: Any, line: str, subject: str) -> int:
+    value = strictjson.keys(value, ("schema", "product_line", "floor"), (), subject)
+    if value["schema"] != SCHEMA or type(value["floor"]) is not int or value["floor"] < 0:
+        raise TrustError("floor.value", subject, f"is not {SCHEMA} with a whole number", "get it anew")
+    if value["product_line"] != line:
+        problem = f"is for the line {str(value['product_line'])[:80]!r}; this device is of {line!r}"
+        raise TrustError("floor.other_line", subject, problem, "get the one for this line")
+    return int(value["floor"])
