@@ -30,7 +30,7 @@ from .environment import Control as Control
 from .environment import Environment as Environment
 from .environment import control_check as control_check
 from .environment import environment as environment
-from .errors import EdgeproofError, InputError, InternalError, TrustError, UnsupportedError
+from .errors import InputError, UnsupportedError, error_from
 from .graph.equivalence import MOST_VALUES
 from .graph.example_shape import example_shape
 from .graph.shapes import check_shapes
@@ -293,12 +293,6 @@ def _blamed(err: str, legs: Sequence[Leg]) -> str:
     return told[-1] if told else ", ".join(leg.name for leg in legs)
 
 
-_KINDS: Mapping[int, type[EdgeproofError]] = {
-    kind.exit_code: kind for kind in (InputError, UnsupportedError, TrustError, InternalError)
-}
-
-
 def _raise(error: Mapping[str, Any], leg: str) -> NoReturn:
     """The worker's error again, with the leg in front."""
-    kind = _KINDS.get(error["exit_code"], InternalError)
-    raise kind(error["code"], f"{leg}: {error['subject']}", error["problem"], error["hint"])
+    raise error_from({**error, "subject": f"{leg}: {error['subject']}"})

@@ -7,8 +7,8 @@ command. The same object feeds the command line, JSON and web pages. A failed ga
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import ClassVar, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal
 
 State = Literal["accept", "reject", "hold"]
 
@@ -73,6 +73,13 @@ class InternalError(EdgeproofError):
     """A bug of edgeproof's own, reported with what is needed to reproduce it."""
 
     exit_code = 70
+
+
+def error_from(value: Mapping[str, Any]) -> EdgeproofError:
+    """An error that another process reported as JSON."""
+    kinds = (InputError, UnsupportedError, TrustError, InternalError)
+    kind = next((k for k in kinds if k.exit_code == value["exit_code"]), InternalError)
+    return kind(value["code"], value["subject"], value["problem"], value["hint"])
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -308,18 +308,28 @@ def tensor_digest(tensor: ir.TensorProtocol) -> str:
     return "sha256:" + h.hexdigest()
 
 
-def graph_digest(graph: ir.Model) -> str:
-    """Digest of a whole model: opsets, metadata, functions, every node with its attributes, every tensor."""
+def topology_digest(graph: ir.Model) -> str:
+    """Digest of a whole model but its tensors' values: it stays when weights change and nothing else."""
+    return graph_digest(graph, of=lambda tensor: f"{tensor.dtype.name}:{','.join(map(str, tensor.shape))}")
+
+
+def graph_digest(graph: ir.Model, *, of: Callable[[ir.TensorProtocol], str] = tensor_digest) -> str:
+    """Digest of a whole model: opsets, metadata, functions, every node with its attributes, every tensor.
+
+    Args:
+        graph: The model.
+        of: What stands for a tensor.
+    """
     form = {
         "opsets": dict(sorted(graph.opset_imports.items())),
         "metadata": dict(sorted(graph.metadata_props.items())),
-        "graph": _graph_form(graph.graph),
+        "graph": _graph_form(graph.graph, of),
         "functions": [
             [
                 list(map(str, key)),
-                [_attr_form(a) for _, a in sorted(f.attributes.items())],
+                [_attr_form(a, of) for _, a in sorted(f.attributes.items())],
                 dict(sorted(f.opset_imports.items())),
-                _graph_form(f.graph),
+                _graph_form(f.graph, of),
             ]
             for key, f in sorted(graph.functions.items(), key=lambda kf: str(kf[0]))
         ],
@@ -328,12 +338,12 @@ def graph_digest(graph: ir.Model) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def _graph_form(g: ir.Graph) -> dict[str, Any]:
+def _graph_form(g: ir.Graph, of: Callable[[ir.TensorProtocol], str]) -> dict[str, Any]:
     return {
         "inputs": [[v.name, str(v.type), str(v.shape)] for v in g.inputs],
         "outputs": [[v.name, str(v.type), str(v.shape)] for v in g.outputs],
         "weights": [
-            [name, tensor_digest(v.const_value) if v.const_value is not None else "input"]
+            [name, of(v.const_value) if v.const_value is not None else "input"]
             for name, v in sorted(g.initializers.items())
         ],
         "nodes": [
@@ -343,14 +353,14 @@ def _graph_form(g: ir.Graph) -> dict[str, Any]:
                 n.overload,
                 [None if v is None else v.name for v in n.inputs],
                 [v.name for v in n.outputs],
-                [_attr_form(a) for _, a in sorted(n.attributes.items())],
+                [_attr_form(a, of) for _, a in sorted(n.attributes.items())],
             ]
             for n in g
         ],
     }
 
 
-def _attr_form(attr: ir.Attr) -> list[Any]:
+def _attr_form(attr: ir.Attr, of: Callable[[ir.TensorProtocol], str]) -> list[Any]:
     import numpy as np
     import onnx_ir as ir
 
@@ -360,13 +370,13 @@ def _attr_form(attr: ir.Attr) -> list[Any]:
     if value is None:  # a function's parameter without default
         form: Any = None
     elif kind == ir.AttributeType.GRAPH:
-        form = _graph_form(value)
+        form = _graph_form(value, of)
     elif kind == ir.AttributeType.GRAPHS:
-        form = [_graph_form(g) for g in value]
+        form = [_graph_form(g, of) for g in value]
     elif kind == ir.AttributeType.TENSOR:
-        form = tensor_digest(value)
+        form = of(value)
     elif kind == ir.AttributeType.TENSORS:
-        form = [tensor_digest(t) for t in value]
+        form = [of(t) for t in value]
     elif kind in (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS):
         # The file holds 32-bit floats, so 0.1 set in memory and 0.1 read back are the same attribute.
         form = [float(v).hex() for v in np.asarray(value, np.float32).reshape(-1)]

@@ -7,6 +7,7 @@ Other formats are refused by their first bytes. External data is read only from 
 from __future__ import annotations
 
 import math
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,6 +188,25 @@ def _check_external(tensor: Any, path: Path) -> None:
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
     subject = f"{path}: tensor {tensor.name!r}"
+    info = contained(path, location, subject)
+    _check_extent(tensor, entries, subject, info.st_size)
+
+
+def contained(path: Path, location: str, subject: str) -> os.stat_result:
+    """Refuse a file beside a model that is not the model's own, before anything of it is opened.
+
+    Args:
+        path: The model file.
+        location: Where the other file lies, as the model tells, relative to the model's folder.
+        subject: What needs it, for errors.
+
+    Returns:
+        The file's status.
+
+    Raises:
+        TrustError: model.external_data, for a location outside the model's folder, a link, or no plain file.
+        InputError: model.external_missing.
+    """
     where = Path(location)
     if not location or where.is_absolute() or ".." in where.parts or "\\" in location or "\0" in location:
         raise TrustError(
@@ -228,7 +248,7 @@ def _check_external(tensor: Any, path: Path) -> None:
             f"keeps its data in {location!r}, which is no plain file",
             "put a file there",
         )
-    _check_extent(tensor, entries, subject, info.st_size)
+    return info
 
 
 def _check_extent(tensor: Any, entries: dict[str, str], subject: str, size: int) -> None:
