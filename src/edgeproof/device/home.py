@@ -215,8 +215,10 @@ def _profile(path: Path, value: Any) -> Profile:
         if golden is not None:
             check_record(Slot, golden, str(path))
         return Profile(**body, golden=None if golden is None else Slot(**golden))
-    except (InputError, TypeError) as e:
-        raise _damaged(path, str(e).partition("\n")[0]) from e
+    except InputError as e:
+        raise _damaged(path, e.problem) from e
+    except TypeError as e:
+        raise _damaged(path, f"lacks a field, or has a strange one: {e}") from e
 
 
 def _damaged(path: Path, problem: str) -> TrustError:

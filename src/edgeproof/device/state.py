@@ -245,8 +245,10 @@ def from_bytes(data: bytes, subject: str) -> State:
         made = State(
             **body, **parts, trial=None if trial is None else _record(Trial, trial, subject), quarantine=entries
         )
-    except (InputError, KeyError, TypeError) as e:
-        raise _damaged(subject, str(e).partition("\n")[0]) from e
+    except InputError as e:
+        raise _damaged(subject, e.problem) from e
+    except (KeyError, TypeError) as e:
+        raise _damaged(subject, f"lacks a field, or has a strange one: {e}") from e
     _check(made, subject)
     return made
 
