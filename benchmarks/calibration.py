@@ -86,7 +86,7 @@ def cell(model: Path, name: str, n: int, shapes: dict[str, tuple[int, ...]], dat
     run: Callable[[Path, str, Callable[[], Iterator[dict[str, np.ndarray]]], int], None]
     tool, _, method = name.partition(" ")
     run = {"floor": floor, "edgeproof": ours, "onnxruntime": peer}[tool]
-    for module in ("onnx", "onnxruntime", "onnxruntime.quantization", "edgeproof.passes.int8"):
+    for module in ("onnx", "onnx_ir", "onnxruntime", "onnxruntime.quantization", "edgeproof.passes.int8"):
         import_module(module)  # the time of imports is not what is compared
     before = time.process_time()
     run(model, method, lambda: feeds(shapes, n, data), n)

@@ -8,7 +8,7 @@ and 1 value in 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,26 +74,40 @@ def heads(graph: ir.Graph, wanted: Collection[str]) -> dict[str, str]:
     return {name: h for name, h in head.items() if name in wanted and h != name}
 
 
-def values(graph: ir.Graph, wanted: Collection[str], head: str, points: Points) -> dict[str, Points]:
-    """What the functions of a tensor give at points of it.
+def chains(graph: ir.Graph, wanted: Collection[str]) -> dict[str, list[ir.Node]]:
+    """What computes the functions of every head, in the graph's order.
 
     Args:
         graph: The graph that `heads` was given.
         wanted: The same names.
+    """
+    head_of = _heads(graph, wanted)
+    found: dict[str, list[ir.Node]] = {head: [] for head in heads(graph, wanted).values()}
+    for node in graph:
+        name = node.outputs[0].name or "" if node.outputs else ""
+        head = head_of.get(name)
+        if head in found and head != name:
+            found[head].append(node)
+    return found
+
+
+def values(chain: Sequence[ir.Node], head: str, points: Points) -> dict[str, Points]:
+    """What the functions of a tensor give at points of it.
+
+    Args:
+        chain: What `chains` has for the head.
         head: A tensor of which others are functions.
         points: Values of it, float32 [n].
 
     Returns:
-        Name → float32 [n], for every wanted function of the head.
+        Name → float32 [n], for every function of the head.
     """
-    head_of = _heads(graph, wanted)
     known: dict[str, Points] = {head: points}
     with np.errstate(all="ignore"):
-        for node in graph:
-            name = node.outputs[0].name or "" if node.outputs else ""
-            if head_of.get(name) == head and name != head:
-                known[name] = np.asarray(_value(node, known), np.float32)
-    return {name: array for name, array in known.items() if name in wanted and name != head}
+        for node in chain:
+            known[node.outputs[0].name or ""] = np.asarray(_value(node, known), np.float32)
+    del known[head]
+    return known
 
 
 def _heads(graph: ir.Graph, wanted: Collection[str]) -> dict[str, str]:

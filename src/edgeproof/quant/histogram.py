@@ -5,8 +5,8 @@ merge, which is exact on such a grid: the result depends neither on the order of
 and is what one pass with the final width would have given. Nothing is stored but the counts, the exact minimum and
 maximum, and at most one block of values that wait to be counted together.
 
-Once plenty of values were counted one by one, arrays are thinned: every k-th run of values is counted, with weight k.
-Minimum and maximum always see every value.
+Large arrays are thinned: every k-th run of values is counted, with weight k, so that all samples weigh alike and about
+as many values are counted whether they come from 8 samples or from 512. Minimum and maximum always see every value.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ BINS = 4096
 _BLOCK = 16_384
 """Values handled at a time, so that the intermediate arrays stay in the first-level caches."""
 
-_PLENTY = 2**18
-"""Values that are counted one by one before thinning sets in."""
+_PLENTY = 2**17
+"""Values that are counted over all samples, if each holds enough. Measured against counting all of them (PP-OCRv4's
+recogniser and classifier, 128 lines): see benchmarks/README.md, "Calibration"."""
 
-_STEADY = 4096
-"""Values that are counted of every array from then on."""
+_FEWEST = 256
+"""Values that are counted of every sample, however many samples there are."""
 
 _RUN = 16
-"""Neighbours that are kept together when thinning: a cache line. A stride cannot lock onto one column."""
+"""Neighbours that are kept together when thinning: a cache line."""
+
+_GOLDEN = 0.6180339887498949
+"""Steps of this share of a period visit it evenly, whatever their number."""
 
 Values = NDArray[np.float32]
 
@@ -42,10 +46,12 @@ class Histogram:
         low: Exact minimum; +inf before any value.
         high: Exact maximum; -inf before any value.
         seen: Values that came by.
+        samples: Samples that they came from.
     """
 
     __slots__ = (
         "_counts",
+        "_expected",
         "_exponent",
         "_first",
         "_held",
@@ -54,14 +60,23 @@ class Histogram:
         "bins",
         "high",
         "low",
+        "samples",
         "seen",
         "thin",
     )
 
-    def __init__(self, bins: int = BINS, *, thin: bool = True) -> None:
+    def __init__(self, bins: int = BINS, *, thin: bool = True, expected: int = 0) -> None:
+        """Start empty.
+
+        Args:
+            bins: Bins held.
+            thin: Count only some of the values of large arrays.
+            expected: Samples to come, so that thinning can be even; 0 when unknown.
+        """
         self.bins = bins
         self.thin = thin
-        self.low, self.high, self.seen = math.inf, -math.inf, 0
+        self.low, self.high, self.seen, self.samples = math.inf, -math.inf, 0, 0
+        self._expected = expected
         self._counts = np.zeros(bins, np.int64)
         self._exponent: int | None = None
         self._first = 0
@@ -81,8 +96,12 @@ class Histogram:
         self._flush()
         return math.ldexp(1.0, self._exponent if self._exponent is not None else -100)
 
-    def update(self, values: NDArray[Any]) -> bool:
+    def update(self, values: NDArray[Any], samples: int = 1) -> bool:
         """Count an array of any shape.
+
+        Args:
+            values: The values; not kept alive.
+            samples: How many samples they come from.
 
         Returns:
             False, and nothing counted, when it holds NaN or an infinity.
@@ -92,24 +111,29 @@ class Histogram:
             return True
         if not self._extremes(flat):
             return False
-        weight = 1
-        if self.thin and self.seen > _PLENTY - flat.size:
-            weight = max(1, flat.size // max(_STEADY, _PLENTY - self.seen))
+        weight = self._thinning(flat.size, samples) if self.thin else 1
         if weight != self._weight:
             self._flush()
             self._weight = weight
         if weight > 1:
             runs = flat[: flat.size // _RUN * _RUN].reshape(-1, _RUN)
-            kept = runs[self.seen // _RUN % weight :: weight].reshape(-1)
+            kept = runs[int(self.samples * _GOLDEN % 1.0 * weight) :: weight].reshape(-1)
         else:
             # Waiting values must not keep the caller's array alive.
             kept = flat.copy() if flat.size < _BLOCK else flat
         self.seen += flat.size
+        self.samples += samples
         self._waiting.append(kept)
         self._held += kept.size
         if self._held >= _BLOCK or len(self._waiting) >= 256:
             self._flush()
         return True
+
+    def _thinning(self, size: int, samples: int) -> int:
+        """Of how many runs one is counted: an odd number, lest it lock onto rows and channels of even length."""
+        share = max(_FEWEST, _PLENTY // max(self._expected, self.samples + samples))
+        ratio = -(-size // (samples * share))
+        return 1 if ratio <= 1 else 1 + (1 << max(1, (ratio - 2).bit_length()))
 
     def bounds(self) -> tuple[float, float]:
         """Exact minimum and maximum, widened to hold zero; (0, 0) before any value."""
@@ -203,7 +227,7 @@ class Histogram:
         low, high = math.inf, -math.inf
         for at in range(0, flat.size, 4 * _BLOCK):
             block = flat[at : at + 4 * _BLOCK]
-            low_here, high_here = float(block.min()), float(block.max())
+            low_here, high_here = float(np.minimum.reduce(block)), float(np.maximum.reduce(block))
             if not (math.isfinite(low_here) and math.isfinite(high_here)):
                 return False
             low, high = min(low, low_here), max(high, high_here)
