@@ -83,13 +83,20 @@ def _download(error: Exception, subject: str) -> EdgeproofError:
 
     if isinstance(error, tuf.DownloadLengthMismatchError):
         return TrustError("tuf.too_long", subject, f"is longer than it may be ({error})", _ASK)
-    if isinstance(error, tuf.SlowRetrievalError):
+    if isinstance(error, tuf.SlowRetrievalError) and not _refused_connection(error):
         problem = f"came too slowly ({error})" if str(error) else "came too slowly"
         return TrustError("tuf.slow", subject, problem, "try again later, or from another place")
     if isinstance(error, tuf.DownloadHTTPError):
         return InputError("tuf.missing", subject, f"is not there ({error})", "check the address, then the repository")
     reason = error.__cause__ or error
     return InputError("tuf.unreachable", subject, f"cannot be read: {reason}", "check the address and the network")
+
+
+def _refused_connection(error: Exception) -> bool:
+    """Whether nobody answered: urllib3 counts that among its timeouts, and python-tuf among slow retrievals."""
+    from urllib3.exceptions import MaxRetryError, NewConnectionError
+
+    return isinstance(error.__cause__, MaxRetryError) and isinstance(error.__cause__.reason, NewConnectionError)
 
 
 def _malformed(error: Exception, subject: str) -> TrustError:

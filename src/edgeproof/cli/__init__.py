@@ -26,7 +26,10 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("apply", "run one pass on a model"),
     ("bench", "measure models against each other in fresh, interleaved processes"),
     ("gate", "decide accept, reject or hold from kept measurements"),
+    ("compare", "show what differs between two models, of the same format or not"),
     ("report", "write one self-contained HTML page about a run"),
+    ("keys", "make signing keys, and show which key a file holds"),
+    ("repo", "publish bundles in a signed repository: create, add, refresh, rotate and revoke keys"),
     ("targets", "what runs here, what is missing, and the line that installs it"),
 )
 """Name and summary of every command, in the order in which people meet them."""
