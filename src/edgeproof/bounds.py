@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import NormalDist
+from statistics import NormalDist, geometric_mean
 from typing import Any
 
 import numpy as np
@@ -126,6 +126,18 @@ def ratio_bounds(
     logs = [math.log(c / b) for b, c in zip(baseline, candidate, strict=True)]
     low, high = t_bounds(logs, alpha_low, alpha_high)
     return _exp(low), _exp(high)
+
+
+def speedup(baseline: Sequence[float], candidate: Sequence[float]) -> tuple[float, float, float]:
+    """How many times faster the candidate is than the baseline, with its 95 % interval: (value, low, high).
+
+    Args:
+        baseline: One latency per run, at least two; runs were interleaved in pairs.
+        candidate: Likewise.
+    """
+    low, high = ratio_bounds(candidate, baseline, 0.025, 0.025)
+    ratio = geometric_mean([c / b for c, b in zip(candidate, baseline, strict=True)])
+    return 1 / ratio, low, high
 
 
 def tango_statistic(lost: float, gained: float, n: int, drop: float) -> float:

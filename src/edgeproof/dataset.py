@@ -132,10 +132,15 @@ class DataSpec:
 
     @property
     def evaluator_digest(self) -> str:
-        """Digest of what turns inputs into scores: preprocessing, decoding, metric, and a custom evaluator's source."""
+        """Digest of what turns inputs into scores."""
+        return digest_json(self.evaluator_parts)
+
+    @property
+    def evaluator_parts(self) -> dict[str, Any]:
+        """What turns inputs into scores: preprocessing, decoding, metric, digest of a custom evaluator's source."""
         value = self.to_json()
         parts = {k: value[k] for k in ("preprocess", "decode", "metric", "evaluator")}
-        return digest_json({**parts, "source": source_digest(self.evaluator, self.root)})
+        return {**parts, "source": source_digest(self.evaluator, self.root)}
 
 
 @dataclass(frozen=True, slots=True)

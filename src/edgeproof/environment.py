@@ -62,6 +62,8 @@ def environment(root: Path = ROOT) -> Environment:
         "system": platform.system(),
         "architecture": platform.machine(),
         "kernel": platform.release(),
+        "os": _os_name(root),
+        "jetpack": _text(root / "etc/nv_tegra_release"),
         "device": _text(root / "proc/device-tree/model"),
         "cpu": _cpu_model(root),
         "cores": os.cpu_count(),
@@ -84,7 +86,7 @@ def environment(root: Path = ROOT) -> Environment:
 
 
 def condition(root: Path = ROOT) -> dict[str, Any]:
-    """Read what changes: load, free memory, clocks, temperatures, throttle counters, CPU time of all processes."""
+    """Read what changes: load, free memory, clocks, temperatures, throttling, cooling, CPU time of all processes."""
     load = _text(root / "proc/loadavg")
     clocks = [float(line.split(":")[1]) for line in _lines(root / "proc/cpuinfo") if line.startswith("cpu MHz")]
     frequencies = [
@@ -96,6 +98,7 @@ def condition(root: Path = ROOT) -> dict[str, Any]:
         "mhz": [f / 1000 for f in frequencies] or clocks or None,
         "temperatures_c": temperatures(root) or None,
         "throttled": _throttled(root),
+        "cooling": _cooling(root) or None,
         "busy_ticks": _busy_ticks(root),
     }
     return {k: v for k, v in values.items() if v is not None}
@@ -108,6 +111,16 @@ def temperatures(root: Path = ROOT) -> dict[str, float]:
         value = _number(zone / "temp")
         if value is not None:
             found[f"{zone.name} {_text(zone / 'type') or ''}".strip()] = value / 1000
+    return found
+
+
+def _cooling(root: Path) -> dict[str, float]:
+    """Cooling device (a fan, a clock limit) → its state, 0 when idle, for the devices that answer."""
+    found: dict[str, float] = {}
+    for device in _glob(root, "sys/class/thermal/cooling_device*"):
+        state = _number(device / "cur_state")
+        if state is not None:
+            found[f"{device.name} {_text(device / 'type') or ''}".strip()] = state
     return found
 
 
@@ -251,6 +264,14 @@ def _number(path: Path) -> float | None:
 
 def _lines(path: Path) -> list[str]:
     return (_text(path) or "").splitlines()
+
+
+def _os_name(root: Path) -> str | None:
+    """Name and version of the distribution. Source: os-release(5)."""
+    for line in _lines(root / "etc/os-release"):
+        if line.startswith("PRETTY_NAME="):
+            return line.partition("=")[2].strip("\"'") or None
+    return None
 
 
 def _glob(root: Path, pattern: str) -> list[Path]:

@@ -8,7 +8,7 @@ pass: accept. Any fails: reject. Anything else: hold, with the reason. What is u
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -72,6 +72,7 @@ def decide(
     absent: Mapping[str, str] | None = None,
     metrics: Callable[[str], Metric] | None = None,
     void: str = "",
+    spent: int = 0,
 ) -> Verdict:
     """Decide.
 
@@ -84,7 +85,13 @@ def decide(
         absent: Metric → why there is no measurement of it, for the reason.
         metrics: From a metric's name to the metric; the registry's when left out.
         void: Why the quality scores say nothing (the original itself only guesses); rules on quality then hold.
+        spent: Confirmations made so far, by the ledger. More than the policy declared looks: no bound holds any more,
+            and every rule is open.
     """
+    if spent > policy.looks:
+        why = f"{spent} confirmations were made, and the policy declared {policy.looks} in advance"
+        checks = tuple(_open(rule, "incomparable", f"{rule.metric}: {why}") for rule in policy.rules)
+        return Verdict("hold", checks, policy.digest, next((m.model for m in candidate.values()), ""))
     find = metrics or _registered
     checks = tuple(
         _open(rule, "incomparable", f"{quality_metric}: {void}")
@@ -103,6 +110,26 @@ def decide(
     )
     model = next((m.model for m in candidate.values()), "")
     return Verdict(verdict_state(checks), checks, policy.digest, model)
+
+
+def only_guesses(metric: str, shape: Sequence[int | str] | None, score: Measurement) -> str:
+    """Why quality says nothing: the original itself does no better than guessing. Empty when it does.
+
+    Args:
+        metric: The quality metric.
+        shape: Of the original's first output, as declared; its last dimension counts the classes.
+        score: The original's quality on the confirmation samples.
+    """
+    classes = shape[-1] if shape and isinstance(shape[-1], int) else 0
+    chance = {"top1": 1 / classes, "top5": 5 / classes}.get(metric, 0.0) if classes > 1 else 0.0
+    if score.better != "higher" or score.unit != "1" or metric in ("cosine", "evaluator"):
+        return ""
+    if (score.value if score.low is None or not chance else score.low) > chance:
+        return ""
+    chance_text = f", and guessing gives {chance:.3g}" if chance else ""
+    return (
+        f"the original scores {score.value:.4g}{chance_text}; labels, class order or preprocessing do not fit the model"
+    )
 
 
 def verdict_state(checks: tuple[Check, ...]) -> State:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .digest import digest_file
 from .errors import InputError, UnsupportedError
 from .files import os_error, replacing, write_bytes
 from .onnxfile import external_files, read_proto
@@ -223,6 +224,20 @@ def size_bytes(path: str | Path) -> int:
     path = Path(path)
     try:
         return path.stat().st_size + sum(p.stat().st_size for p in external_files(read_proto(path), path.parent))
+    except OSError as e:
+        raise os_error(path, e) from e
+
+
+def file_digests(path: str | Path) -> dict[str, str]:
+    """Digests of a model file and of the weight files that belong to it, by name relative to its folder.
+
+    Raises:
+        InputError: files.*; and as `load_model`.
+    """
+    path = Path(path)
+    try:
+        beside = external_files(read_proto(path), path.parent)
+        return {str(p.relative_to(path.parent)): digest_file(p) for p in (path, *sorted(beside))}
     except OSError as e:
         raise os_error(path, e) from e
 

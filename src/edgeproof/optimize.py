@@ -22,8 +22,9 @@ from typing import Any
 from . import __version__, registry
 from .bench import absent, measurements
 from .benchfile import METRICS
-from .bounds import ratio_bounds
+from .bounds import speedup
 from .dataset import DataSpec, Feeds, Split, describe, split
+from .digest import digest_json
 from .environment import Control, control_check, environment
 from .errors import EdgeproofError
 from .evaluate import complete, metric_of, open_dataset
@@ -31,11 +32,11 @@ from .gate import decide
 from .graph.inspection import inspect_model
 from .job import CONTROL
 from .measurement import LegRun, Measurement
-from .model import load_model
+from .model import file_digests, load_model
 from .outcome import Row, finish, guesses
 from .policy import Policy, Rule
 from .probe import Prober
-from .protocols import Probing, Progress, Strategy
+from .protocols import Dataset, Probing, Progress, Strategy
 from .recipe import Recipe
 from .search.ladder import Ladder
 from .target import Target
@@ -50,7 +51,7 @@ from .trial import (
     search_runs,
     size_measurement,
 )
-from .workspace import Workspace
+from .workspace import Workspace, confirmations
 
 FASTER = 1.02
 """A candidate must beat the original by this factor in the search to be worth a confirmation."""
@@ -109,11 +110,15 @@ def optimize(
         "target": {"name": target.name, "settings": dict(target.settings)},
         "seed": seed,
         "machine": machine.digest,
+        "files": file_digests(path),
+        "split": digest_json([list(p) for p in (parts.calibration, parts.search, parts.confirm)]),
     }
     workspace = Workspace.create(out, request)
     with workspace.locked():
         workspace.once("environment.json", machine.to_json)
         workspace.once("data.json", spec.to_json)
+        workspace.once("evaluator.json", lambda: spec.evaluator_parts)
+        workspace.once("samples.json", lambda: _samples(dataset, parts))
         setup = Setup(
             workspace=workspace,
             path=path,
@@ -247,10 +252,8 @@ def _confirmed(
         absent=absent(runs),
         metrics=lambda name: metric_of(name, setup.spec),
         void=guesses(setup, base[setup.metric]),
+        spent=confirmations(setup.workspace.ledger()),
     )
-    times = [m["latency_p50"].samples for m in (got, base)]
-    low, high = ratio_bounds(times[1], times[0], 0.025, 0.025)
-    ratio = geometric_mean([c / b for c, b in zip(*times, strict=True)])
     return Row(
         candidate=candidate,
         recipe=candidate.recipe,
@@ -258,7 +261,7 @@ def _confirmed(
         why=verdict.why,
         measured=got,
         verdict=verdict,
-        speedup=(1 / ratio, 1 / high, 1 / low),
+        speedup=speedup(base["latency_p50"].samples, got["latency_p50"].samples),
     )
 
 
@@ -346,6 +349,17 @@ def _inspection(setup: Setup) -> dict[str, Any]:
     """The original's inspection, with the shapes that the samples give it."""
     shapes = {n: tuple(a.shape) for n, a in setup.dataset[0].feeds.items()} if _fixed_shapes(setup) else None
     return inspect_model(setup.original, setup.path, shapes).to_json()
+
+
+def _samples(dataset: Dataset, parts: Split) -> dict[str, Any]:
+    """Which samples calibrate, which search and which confirm, by index."""
+    return {
+        "digest": dataset.digest,
+        "count": len(dataset),
+        "calibration": list(parts.calibration),
+        "search": list(parts.search),
+        "confirm": list(parts.confirm),
+    }
 
 
 def _thread_counts() -> tuple[int, ...]:

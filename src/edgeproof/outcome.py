@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from .errors import State
 from .evaluate import metric_of
+from .files import replacing
+from .gate import only_guesses
 from .layers import layer_report
 from .measurement import Measurement
-from .model import load_model, save_model
+from .model import file_digests, load_model, save_model
 from .policy import Verdict
 from .recipe import Recipe
 from .trial import Candidate, Setup, fidelity, size_measurement
@@ -50,7 +54,7 @@ def finish(setup: Setup, rows: list[Row]) -> dict[str, Any]:
     state: State = "accept" if best else ("hold" if any(r.state == "hold" for r in rows) else "reject")
     root = setup.workspace.root
     if best is not None and best.candidate is not None:
-        save_model(load_model(best.candidate.path), root / "best.onnx")  # weights beside it come along
+        _keep_best(best.candidate.path, root / "best.onnx")
         setup.workspace.write(
             "best.json",
             {
@@ -88,6 +92,18 @@ def finish(setup: Setup, rows: list[Row]) -> dict[str, Any]:
     return result
 
 
+def _keep_best(path: Path, best: Path) -> None:
+    """Copy the accepted model: the very bytes that were measured, so that evidence of them holds for the copy.
+
+    A model with weight files beside it is written anew, since the copy's weights need another name.
+    """
+    if len(file_digests(path)) > 1:
+        save_model(load_model(path), best)
+    else:
+        with replacing(best) as temporary:
+            shutil.copyfile(path, temporary)
+
+
 def guesses(setup: Setup, score: Measurement) -> str:
     """Why quality says nothing: the original itself does no better than guessing. Empty when it does.
 
@@ -95,17 +111,7 @@ def guesses(setup: Setup, score: Measurement) -> str:
         setup: The run.
         score: The original's quality on the confirmation samples.
     """
-    shape = setup.original.outputs[0].shape
-    classes = shape[-1] if shape and isinstance(shape[-1], int) else 0
-    chance = {"top1": 1 / classes, "top5": 5 / classes}.get(setup.metric, 0.0) if classes > 1 else 0.0
-    if score.better != "higher" or score.unit != "1" or setup.metric in ("cosine", "evaluator"):
-        return ""
-    if (score.value if score.low is None or not chance else score.low) > chance:
-        return ""
-    chance_text = f", and guessing gives {chance:.3g}" if chance else ""
-    return (
-        f"the original scores {score.value:.4g}{chance_text}; labels, class order or preprocessing do not fit the model"
-    )
+    return only_guesses(setup.metric, setup.original.outputs[0].shape, score)
 
 
 def warnings(setup: Setup, original: Row, rows: Sequence[Row]) -> list[str]:

@@ -20,9 +20,9 @@ from .dataset import DataSpec, Feeds, Split
 from .digest import digest_json
 from .errors import EdgeproofError, InputError
 from .evaluate import evaluate, metric_of
-from .job import CONTROL, Leg, Plan
+from .job import CONTROL, Leg, Plan, feeds_digest
 from .measurement import LegRun, Measurement
-from .model import Model, graphs, load_model, save_model, size_bytes, weight_bytes
+from .model import Model, file_digests, graphs, load_model, save_model, size_bytes, weight_bytes
 from .policy import Policy
 from .protocols import Backend, Context, Dataset, Progress, Session
 from .quant import cache
@@ -146,6 +146,7 @@ def build(setup: Setup, recipe: Recipe, progress: Progress) -> Candidate:
             "recipe": recipe.to_json(),
             "digest": model.digest,
             "size_bytes": size_bytes(path),
+            "files": file_digests(path),
             "before": summary(setup.original),
             "after": summary(model),
             "steps": [
@@ -281,7 +282,7 @@ def quality(setup: Setup, candidate: Candidate, part: Part, progress: Progress) 
         return _measured(setup, candidate, setup.metric, scores, part).to_json()
 
     value = setup.workspace.once(name, score)
-    _record(setup, candidate, f"quality-{part}", value)
+    _record(setup, candidate, f"quality-{part}", value["samples"], value["dataset"])
     return Measurement.from_json(value)
 
 
@@ -346,17 +347,23 @@ def confirm_runs(setup: Setup, candidates: tuple[Candidate, ...], progress: Prog
         value = [run.to_json() for run in runs]
         setup.workspace.write(f"confirm/round-{round_index:03d}.json", value)
 
+    feeds, plan = bench_feeds(setup), Plan()
+    inputs = feeds_digest(feeds)
+    measuring = {"plan": plan.to_json(), "inferences": setup.policy.inferences, "feeds": inputs}
+    setup.workspace.once("measuring.json", lambda: measuring)
     runs = bench(
         legs,
-        bench_feeds(setup),
+        feeds,
         rounds=setup.policy.runs,
         inferences=setup.policy.inferences,
+        plan=plan,
         progress=progress,
         on_round=keep,
         done=done,
     )
-    for candidate in candidates:
-        _record(setup, candidate, "bench-confirm", [r.to_json() for r in runs if r.leg == candidate.name])
+    for leg, candidate in ((CONTROL, original), *((c.name, c) for c in (original, *candidates))):
+        own = [r.to_json() for r in runs if r.leg == leg]
+        _record(setup, candidate, "bench-confirm", own, inputs, leg)
     return runs
 
 
@@ -399,13 +406,15 @@ def _indices(setup: Setup, part: Part) -> tuple[int, ...]:
     return setup.parts.search if part == "search" else setup.parts.confirm
 
 
-def _record(setup: Setup, candidate: Candidate, kind: str, value: Any) -> None:
+def _record(setup: Setup, candidate: Candidate, kind: str, raw: Any, samples: str = "", leg: str = "") -> None:
+    """Enter a measuring run into the ledger: the digest of its raw numbers, and of the samples that it used."""
     entry: Mapping[str, Any] = {
         "kind": kind,
-        "candidate": candidate.name,
+        "candidate": leg or candidate.name,
         "recipe": candidate.recipe.digest,
         "model": candidate.digest,
         "policy": setup.policy.digest,
-        "result": digest_json(value),
+        "samples": samples,
+        "result": digest_json(raw),
     }
     setup.workspace.record(entry)

@@ -3,7 +3,8 @@
 ```
 RUN/
   request.json       what was asked, frozen before the first measurement: digests of model, data, policy, target
-  index.json         digest of every kept value, so that a changed one is noticed, and a seal, so that it is itself
+  index.json         digest of every kept value and of the ledger's last line, so that a changed one is noticed, and a
+                     seal, so that it is itself
   ledger.jsonl       one line per measuring run, each with the digest of the line before it
   calibration/       what was seen of the calibration samples: histograms by tensor
   candidates/NAME/   model.onnx, change.json, quality and bench results with every raw sample
@@ -21,7 +22,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
@@ -33,6 +35,10 @@ from .files import os_error, read_json, write_bytes, write_json
 FORMAT = "edgeproof.run/1"
 SEAL = "seal"
 """Key in ``index.json`` of the digest of all its other entries."""
+LEDGER = "ledger.jsonl"
+"""Its key in ``index.json`` holds the digest of its last line, so that a deleted or shortened ledger is noticed."""
+CONFIRMS = ("bench-confirm", "quality-confirm")
+"""Kinds of ledger lines that confirm a candidate."""
 
 
 @final
@@ -187,32 +193,69 @@ class Workspace:
             return
         previous = digest_json(lines[-1]) if lines else digest_json(self.request)
         lines.append({"n": len(lines), "previous": previous, **body})
-        write_bytes(self.root / "ledger.jsonl", b"".join(_line(v) for v in lines))
+        write_bytes(self.root / LEDGER, b"".join(_line(v) for v in lines))
+        self._index[LEDGER] = digest_json(lines[-1])
+        self._write_index()
 
     def ledger(self) -> list[dict[str, Any]]:
         """Every measuring run under this request, oldest first.
 
         Raises:
-            TrustError: workspace.ledger, when a line was changed, removed or added by hand.
+            TrustError: workspace.ledger, when a line was changed, removed or added by hand, or the file is gone.
         """
-        path = self.root / "ledger.jsonl"
-        if not path.is_file():
-            return []
+        path, lines = self.root / LEDGER, []
         try:
-            lines: list[dict[str, Any]] = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
+            if path.is_file():
+                lines = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError, RecursionError) as e:
             raise TrustError("workspace.ledger", str(path), f"cannot be read: {e}", "start a new run") from e
-        previous = digest_json(self.request)
-        for n, line in enumerate(lines):
-            if not isinstance(line, dict) or line.get("previous") != previous or line.get("n") != n:
-                raise TrustError(
-                    "workspace.ledger",
-                    f"{path}: line {n + 1}",
-                    "does not follow from the line before it; the ledger or the request was changed",
-                    "start a new run with another --out",
-                )
-            previous = digest_json(line)
+        broken = broken_line(lines, digest_json(self.request))
+        if broken is not None:
+            raise TrustError(
+                "workspace.ledger",
+                f"{path}: line {broken + 1}",
+                "does not follow from the line before it; the ledger or the request was changed",
+                "start a new run with another --out",
+            )
+        last = self._index.get(LEDGER)
+        # A process killed between the two writes leaves one line more than the index knows.
+        if last is not None and last not in map(digest_json, lines[-2:]):
+            raise TrustError(
+                "workspace.ledger",
+                str(path),
+                f"does not end with the line that was written last ({len(lines)} lines are left); lines were removed",
+                "restore the file, or start a new run with another --out",
+            )
         return lines
+
+
+def broken_line(lines: Sequence[Any], anchor: str) -> int | None:
+    """Index of the first ledger line that does not follow from the one before it; None when all do.
+
+    Args:
+        lines: The ledger, oldest line first.
+        anchor: Digest of what was frozen before the first line: the request.
+    """
+    previous = anchor
+    for n, line in enumerate(lines):
+        if not isinstance(line, dict) or line.get("previous") != previous or line.get("n") != n:
+            return n
+        previous = digest_json(line)
+    return None
+
+
+def confirmations(lines: Sequence[Mapping[str, Any]], apart: Collection[str] = ("original", "control")) -> int:
+    """How many times candidates were confirmed, by a ledger: what the policy's declared looks allow.
+
+    A candidate measured or scored anew counts again, so that trying until it is accepted does not go unseen.
+
+    Args:
+        lines: The ledger.
+        apart: Names of what is no candidate.
+    """
+    made = Counter((v.get("candidate"), v.get("kind")) for v in lines if v.get("candidate") not in apart)
+    names = {name for name, kind in made if kind in CONFIRMS}
+    return sum(max(made[name, kind] for kind in CONFIRMS) for name in names)
 
 
 def _index_of(root: Path) -> dict[str, str]:
