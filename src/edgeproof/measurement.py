@@ -38,7 +38,8 @@ class LayerTime:
         op: Operator that ran.
         device: Provider or device.
         precision: Dtype of its first output.
-        time_ns: One entry per profiled inference.
+        time_ns: One entry per profiled inference, or one, their mean, where the runtime keeps no more.
+        kernel: What computed it, in the runtime's own words; empty where it does not say.
     """
 
     name: str
@@ -46,6 +47,7 @@ class LayerTime:
     device: str
     precision: str
     time_ns: tuple[int, ...]
+    kernel: str = ""
 
 
 @dataclass(frozen=True, slots=True)

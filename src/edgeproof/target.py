@@ -32,6 +32,14 @@ class QuantScheme:
         share: Operators that only move values: their output keeps the parameters of their first input.
         absorb: Activations that vanish into the quantisation of the layer before them.
         expand: Activations without an integer kernel that run as followers once spelled out as sums and products.
+        fuse: Activations that the kernel of the layer before them computes in float, ahead of its quantised output.
+        fuse_constants: Operators that it computes likewise when their other operand is a constant.
+        gates: Operators g for which x · g(x) is such an activation.
+        spell: Activations with a slow kernel of their own whose sums and products the runtime fuses, in float.
+        no_zero_point: Operators whose fast kernel takes none: what they read is symmetric where it has negative values.
+        fixed_output: Operator → (scale, zero point) that its output always has.
+        one_scale: Followers whose inputs and output share one scale.
+        narrow_weights: Weights use 7 bits: the processor sums pairs of 8-bit products in 16 bits, where they saturate.
         guard: The runtime quantises float layers between integers by itself unless a Clip is put ahead of them.
     """
 
@@ -60,6 +68,14 @@ class QuantScheme:
     )
     absorb: tuple[str, ...] = ("Relu", "Clip")
     expand: tuple[str, ...] = ("HardSigmoid", "HardSwish")
+    fuse: tuple[str, ...] = ()
+    fuse_constants: tuple[str, ...] = ()
+    gates: tuple[str, ...] = ()
+    spell: tuple[str, ...] = ()
+    no_zero_point: tuple[str, ...] = ()
+    fixed_output: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    one_scale: tuple[str, ...] = ()
+    narrow_weights: bool = False
     guard: bool = True
 
 

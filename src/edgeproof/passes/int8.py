@@ -16,8 +16,9 @@ from ..errors import InputError, UnsupportedError, did_you_mean
 from ..graph.opset import raised
 from ..model import Model
 from ..protocols import Context, Pass
-from ..quant import calibration, guard, layers, numerics, placement, qdq, ranges
+from ..quant import calibration, expand, guard, layers, numerics, placement, qdq, ranges
 from ..quant.histogram import Histogram
+from ..quant.parameters import parameters
 from ..quant.refine import Refined, Refinement, Rounding, refine
 from ..quant.settle import Settling
 from ..quant.trt_cache import read_cache, within
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 OPSET = 13
 """First opset whose QuantizeLinear takes one scale per channel."""
+
+OPSET_HARD_SWISH = 14
+"""First opset with HardSwish."""
 
 OPSET_16_BITS = 21
 """First opset whose QuantizeLinear makes 16-bit codes."""
@@ -101,7 +105,8 @@ class Int8:
         seen, settled = self._seen(model, graph, plan, scheme, context)
         activations, facts = self._activations(plan, scheme, seen)
         refined = self._refine(model, graph, plan, scheme, activations, context)
-        qdq.write(graph.graph, plan, scheme, activations, self.reduce_range)
+        qdq.write(graph.graph, plan, scheme, activations, self.reduce_range or scheme.narrow_weights)
+        expand.expand(graph.graph, [n for n in graph.graph if n.op_type in scheme.spell])
         if scheme.guard:
             guard.guard(graph.graph)
         return Change(
@@ -128,7 +133,7 @@ class Int8:
         context: Context,
     ) -> Refined:
         """Rounded weights and corrected biases, in the plan's layers."""
-        wanted = Refinement(self.rounding, self.bias_correction, self.reduce_range)
+        wanted = Refinement(self.rounding, self.bias_correction, self.reduce_range or scheme.narrow_weights)
         if not wanted.wanted:
             return Refined()
         assert context.feeds is not None
@@ -195,25 +200,21 @@ class Int8:
     ) -> tuple[dict[str, numerics.QParams], dict[str, Any]]:
         """Parameters and facts of every quantised tensor."""
         given = read_cache(Path(self.ranges_from)).ranges() if self.ranges_from else {}
-        found: dict[str, numerics.QParams] = {}
-        facts: dict[str, Any] = {}
+        chosen: dict[str, ranges.Range] = {}
         for source in plan.observe:
             histogram = seen.get(source, Histogram())
-            low, high = ranges.find_range(histogram, self.method, percentile=self.percentile)
+            chosen[source] = ranges.find_range(histogram, self.method, percentile=self.percentile)
             if source in given:
-                low, high = within(given[source], histogram)
-            p = numerics.params(low, high, scheme.activation, symmetric=scheme.activation_symmetric)
-            found[source] = p
-            facts[source] = {
-                **ranges.describe(histogram, (low, high)),
-                "scale": float(p.scale),
-                "zero_point": int(p.zero_point),
+                chosen[source] = within(given[source], histogram)
+        found = parameters(plan, scheme, chosen)
+        facts = {
+            source: {
+                **ranges.describe(seen.get(source, Histogram()), chosen[source]),
+                "scale": float(found[source].scale),
+                "zero_point": int(found[source].zero_point),
             }
-        for name in plan.tensors:
-            source, factor = plan.source(name)
-            if name != source:
-                p = found[source]
-                found[name] = numerics.QParams(numerics.scaled(p.scale, factor), p.zero_point)
+            for source in plan.observe
+        }
         return found, facts
 
 
@@ -228,12 +229,15 @@ def _scheme(context: Context) -> QuantScheme:
 
 def _prepared(model: Model, scheme: QuantScheme) -> ir.Model | str:
     """A copy that may be changed, at an opset that has the Q/DQ that the scheme needs; or why there is none."""
-    need = OPSET_16_BITS if scheme.activation.endswith("16") else OPSET
+    sixteen, joined = scheme.activation.endswith("16"), "HardSwish" in scheme.fuse
+    need = OPSET_16_BITS if sixteen else OPSET
     graph = model.graph.clone()
     opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", need))
-    made = raised(graph, need)
+    made = raised(graph, max(need, OPSET_HARD_SWISH) if joined else need)
     if isinstance(made, str):
-        return f"opset {opset} has no {'16-bit' if need == OPSET_16_BITS else 'per-channel'} Q/DQ, and {made}"
+        return f"opset {opset} has no {'16-bit' if sixteen else 'per-channel'} Q/DQ, and {made}"
+    if joined:
+        expand.join(made.graph)
     # Initializers that are also listed as inputs are weights with a default that nobody overrides.
     weights = set(made.graph.initializers)
     for value in [v for v in made.graph.inputs if v.name in weights]:

@@ -4,8 +4,8 @@ The rules, in order:
 
 1. A *layer* (an operator of ``scheme.ops`` with a constant weight) is quantised unless a setting or its weight forbids
    it; its input is quantised.
-2. Its output is quantised, past an activation that the runtime absorbs, when the fused kernel needs that
-   (``scheme.fused_output``) or an integer node reads it.
+2. Its output is quantised, past an activation that the runtime absorbs or computes in the layer's kernel, when the
+   fused kernel needs that (``scheme.fused_output``) or an integer node reads it.
 3. A *follower* (Add, Mul, Concat, pooling …) is quantised when an input is in integers already and an integer node
    reads its output: both changes of precision are saved.
 4. A *sharer* (MaxPool, Reshape …) likewise; its output takes the parameters of its input.
@@ -43,6 +43,9 @@ class Plan:
         shares: Tensor → (tensor whose parameters it takes, factor on the scale).
         tensors: Names of all tensors that get Q/DQ, in graph order.
         integer: Those of them that an integer node produces.
+        signed: Tensors whose kernel takes no zero point.
+        fixed: Tensor → (scale, zero point) that its operator always gives it.
+        together: Groups of tensors that share one range.
         declined: (node, reason) for operators of the scheme that stay in float.
     """
 
@@ -51,6 +54,9 @@ class Plan:
     shares: dict[str, tuple[str, float]] = field(default_factory=dict)
     tensors: dict[str, ir.Value] = field(default_factory=dict)
     integer: set[str] = field(default_factory=set)
+    signed: set[str] = field(default_factory=set)
+    fixed: dict[str, tuple[float, int]] = field(default_factory=dict)
+    together: list[tuple[str, ...]] = field(default_factory=list)
     declined: list[tuple[str, str]] = field(default_factory=list)
 
     def source(self, name: str) -> tuple[str, float]:
@@ -102,14 +108,54 @@ def _plan(graph: ir.Graph, scheme: QuantScheme, scope: Scope, spelled: frozenset
 
 
 def after(node: ir.Node, scheme: QuantScheme) -> ir.Value:
-    """A node's output, past an activation that is absorbed into its quantisation."""
+    """A node's output, past what is absorbed into its quantisation or computed in its kernel."""
+    chain = vanishing(node, scheme)
+    return chain[-1].outputs[0] if chain else node.outputs[0]
+
+
+def vanishing(node: ir.Node, scheme: QuantScheme) -> list[ir.Node]:
+    """The nodes behind a node that vanish into it: an activation it absorbs, or all that its kernel computes in float.
+
+    Args:
+        node: A layer or a follower.
+        scheme: What the target wants.
+    """
+    chain: list[ir.Node] = []
     value = node.outputs[0]
+    while step := _step(value, scheme):
+        chain += step
+        value = step[-1].outputs[0]
+        if step[0].op_type in scheme.absorb:
+            break
+    return chain
+
+
+def _step(value: ir.Value, scheme: QuantScheme) -> tuple[ir.Node, ...]:
+    """An operator on one value, or a gate and its product with it, if the kernel that makes the value computes it."""
     uses = list(value.uses())
-    if len(uses) == 1 and not value.is_graph_output():
-        follower = uses[0].node
-        if follower.op_type in scheme.absorb and uses[0].idx == 0 and _starts_at_zero(follower):
-            return follower.outputs[0]
-    return value
+    if value.is_graph_output() or not 1 <= len(uses) <= 2:
+        return ()
+    first = uses[0].node
+    if len(uses) == 1:
+        absorbed = first.op_type in scheme.absorb and _starts_at_zero(first)
+        other = first.inputs[1 - uses[0].idx] if first.op_type in scheme.fuse_constants else None
+        scaled = other is not None and constant(other) is not None and _per_channel(other, value)
+        alone = uses[0].idx == 0 and (absorbed or first.op_type in scheme.fuse)
+        return (first,) if scaled or alone else ()
+    gate, product = sorted((u.node for u in uses), key=lambda n: n.op_type == "Mul")
+    if gate.op_type not in scheme.gates or product.op_type != "Mul" or gate.outputs[0].is_graph_output():
+        return ()
+    own = [u.node for u in gate.outputs[0].uses()] == [product]
+    return (gate, product) if own and value in product.inputs else ()
+
+
+def _per_channel(operand: ir.Value, value: ir.Value) -> bool:
+    """Whether a constant operand is one number, or one per channel or feature."""
+    array = constant(operand)
+    if array is None or array.dtype != np.float32:
+        return False
+    large = [n for n in array.shape if n != 1]
+    return not large or (len(large) == 1 and value.shape is not None and array.ndim <= len(value.shape))
 
 
 def _ends(nodes: Sequence[ir.Node], layers: dict[ir.Node, Layer]) -> list[ir.Node]:
@@ -139,8 +185,10 @@ def _spread(
     """Find followers, sharers and rescalers: assume all that could be, then drop until every rule holds."""
     roles = result.roles
     could: dict[ir.Node, Role] = {}
+    makers = (n for n in nodes if n in roles or n.op_type in scheme.follow)
+    vanished = {a for n in makers for a in vanishing(n, scheme)}
     for node in nodes:
-        role = None if node in roles else _role(node, scheme, Scope() if node in spelled else scope)
+        role = None if node in roles or node in vanished else _role(node, scheme, Scope() if node in spelled else scope)
         if role is not None and _available(node, role, roles, could, result, scheme):
             could[node] = role
     changed = True
@@ -207,13 +255,18 @@ def _available(
 
 
 def _maker(value: ir.Value, scheme: QuantScheme) -> ir.Node | None:
-    """The node whose quantised output a value would be, looking through an absorbed activation."""
+    """The node whose quantised output a value would be, looking through an activation that vanishes into it."""
     node = value.producer()
-    if node is not None and node.op_type in scheme.absorb and node.inputs and node.inputs[0] is not None:
-        before = node.inputs[0].producer()
-        if before is not None and after(before, scheme) is value:
-            return before
+    while node is not None and node.op_type in (*scheme.absorb, *scheme.fuse, *scheme.fuse_constants, "Mul"):
+        before = next((v.producer() for v in node.inputs if v is not None and _ends_step(v, node, scheme)), None)
+        if before is None:
+            break
+        node = before
     return node
+
+
+def _ends_step(value: ir.Value, node: ir.Node, scheme: QuantScheme) -> bool:
+    return node in _step(value, scheme)[-1:]
 
 
 def _reads_integers(use: Any, roles: dict[ir.Node, Role], could: dict[ir.Node, Role]) -> bool:
@@ -242,6 +295,23 @@ def _tensors(nodes: Sequence[ir.Node], result: Plan, scheme: QuantScheme) -> Non
         if role == "follow" or node.op_type in scheme.fused_output or wanted:
             result.tensors.setdefault(output.name or "", output)
             result.integer.add(output.name or "")
+    _constraints(result, scheme)
+
+
+def _constraints(result: Plan, scheme: QuantScheme) -> None:
+    """What the kernels demand of the parameters of their inputs and outputs."""
+
+    def sources(values: Sequence[ir.Value]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(result.source(v.name or "")[0] for v in values))
+
+    for node, role in result.roles.items():
+        inputs = data_inputs(node, role)
+        if role == "layer" and node.op_type in scheme.no_zero_point:
+            result.signed.update(sources(inputs))
+        if role == "follow" and node.op_type in scheme.fixed_output:
+            result.fixed[after(node, scheme).name or ""] = scheme.fixed_output[node.op_type]
+        if role == "follow" and node.op_type in scheme.one_scale:
+            result.together.append(sources((*inputs, after(node, scheme))))
 
 
 def _quantisable_constants(node: ir.Node) -> bool:

@@ -1,0 +1,267 @@
+"""Where each runtime wants Q/DQ, as data: operators, dtypes, granularity, and for every entry where that stands.
+
+A scheme is a `QuantScheme`; `placement`, `parameters` and `qdq` obey it and know no runtime. "Measured" is said of what
+no documentation says; the runtime's own record shows it (benchmarks/fusion.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from ..target import QuantScheme
+
+ORT = QuantScheme()
+"""ONNX Runtime on x86 processors whose integer products are summed in 32 bits (VNNI)."""
+
+ORT_NARROW = replace(ORT, narrow_weights=True)
+"""ONNX Runtime on x86 processors without VNNI."""
+
+ORT_ARM = replace(ORT, activation="int8")
+"""ONNX Runtime on 64-bit ARM."""
+
+TENSORRT = QuantScheme(
+    activation="int8",
+    activation_symmetric=True,
+    bias="float32",
+    weight_qdq=True,
+    fused_output=(),
+    follow=("Add", "Concat", "AveragePool", "GlobalAveragePool"),
+    expand=(),
+)
+"""TensorRT, and ONNX Runtime's CUDA and TensorRT providers."""
+
+OPENVINO = QuantScheme(
+    bias="float32",
+    fused_output=(),
+    follow=("Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool"),
+    absorb=(),
+    expand=(),
+    fuse=("Relu", "Clip", "HardSwish", "HardSigmoid", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "Gelu", "Swish"),
+    fuse_constants=("Add", "Sub", "Mul", "Div"),
+    gates=("Sigmoid", "HardSigmoid"),
+    spell=("HardSigmoid",),
+    no_zero_point=("MatMul", "Gemm"),
+    guard=False,
+)
+"""OpenVINO's CPU plugin."""
+
+LITERT = QuantScheme(
+    activation="int8",
+    per_channel=("Conv", "ConvTranspose"),
+    ops=("Conv", "ConvTranspose", "Gemm", "MatMul"),
+    fused_output=("Conv", "ConvTranspose", "Gemm", "MatMul"),
+    follow=("Add", "Sub", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "Sigmoid", "Tanh", "Softmax"),
+    expand=("HardSigmoid", "HardSwish"),
+    fixed_output={"Sigmoid": (1 / 256, -128), "Softmax": (1 / 256, -128), "Tanh": (1 / 128, 0)},
+    one_scale=("Concat", "AveragePool"),
+    guard=False,
+)
+"""LiteRT (TensorFlow Lite), and what reads its 8-bit files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Documented:
+    """A scheme with where each of its entries stands.
+
+    Attributes:
+        title: The runtime.
+        scheme: The scheme.
+        sources: Field of the scheme → the document, and what it says.
+    """
+
+    title: str
+    scheme: QuantScheme
+    sources: Mapping[str, str]
+
+
+_ORT_GUIDE = "ONNX Runtime, *Quantize ONNX Models*"
+_ORT_QDQ = "ONNX Runtime, QDQ selectors (`qdq_selector_action_transformer`)"
+_LPT = "OpenVINO, *Low Precision Transformations*"
+_LITERT = "*LiteRT 8-bit quantization specification*"
+_TRT = "TensorRT Developer Guide, *Working with Quantized Types*"
+_NONE = "needs none"
+
+_ORT_SOURCES: Mapping[str, str] = {
+    "activation": f"{_ORT_GUIDE}: U8S8 runs on every x86 kernel",
+    "weight": f"{_ORT_GUIDE}, data type selection",
+    "activation_symmetric": "ONNX, QuantizeLinear: any zero point; an asymmetric range wastes no codes",
+    "weight_symmetric": f"{_ORT_GUIDE}: symmetric weights need no correction for the zero point",
+    "per_channel": "ONNX Runtime, operators QLinearConv and MatMulIntegerToFloat: a scale per output channel",
+    "ops": f"{_ORT_QDQ}: Conv, Gemm and MatMul",
+    "bias": "ONNX, QLinearConv: int32, scale of input times scale of weight",
+    "weight_qdq": f"{_ORT_QDQ}: weights are constants behind a DequantizeLinear",
+    "fused_output": f"{_ORT_QDQ}: a Conv without a quantised output stays float; Gemm and MatMul may give floats",
+    "follow": "ONNX Runtime, contributed operators QLinearAdd, -Mul, -Concat, -AveragePool, -GlobalAveragePool, "
+    "-Sigmoid, -LeakyRelu",
+    "share": f"{_ORT_QDQ}, DropQDQNodes: operators that only move values lose their Q/DQ when both agree",
+    "absorb": "ONNX Runtime, ClipQuantFusion and ReluQuantFusion: vanish where the zero point is the lowest code",
+    "expand": "measured: integer sums and products take a third of the time of leaving integers for the float kernel",
+    "fuse": "measured: an activation behind a DequantizeLinear keeps a Conv from becoming QLinearConv",
+    "fuse_constants": "as for activations",
+    "gates": "as for activations",
+    "spell": _NONE,
+    "no_zero_point": _NONE,
+    "fixed_output": f"{_NONE}: QLinearSigmoid takes any output scale",
+    "one_scale": f"{_NONE}: QLinearConcat takes a scale per input",
+    "narrow_weights": f"{_ORT_GUIDE}: no reduce_range on machines with VNNI",
+    "guard": "ONNX Runtime, WeightBiasQuantization: quantises float layers between Q/DQ by itself",
+}
+
+SCHEMES: Mapping[str, Documented] = {
+    "onnxruntime-x86": Documented("ONNX Runtime, x86 with VNNI", ORT, _ORT_SOURCES),
+    "onnxruntime-x86-narrow": Documented(
+        "ONNX Runtime, x86 without VNNI",
+        ORT_NARROW,
+        {**_ORT_SOURCES, "narrow_weights": f"{_ORT_GUIDE}: VPMADDUBSW saturates in 16 bits on AVX2 and AVX512"},
+    ),
+    "onnxruntime-arm": Documented(
+        "ONNX Runtime, 64-bit ARM",
+        ORT_ARM,
+        {
+            **_ORT_SOURCES,
+            "activation": f"{_ORT_GUIDE}: S8S8 is the first choice; ARM has signed dot products",
+            "narrow_weights": f"{_ORT_GUIDE}: saturation is a matter of x86; SDOT sums in 32 bits",
+        },
+    ),
+    "tensorrt": Documented(
+        "TensorRT",
+        TENSORRT,
+        {
+            "activation": f"{_TRT}: INT8 is signed; unsigned Q/DQ is refused by the parser",
+            "weight": f"{_TRT}: INT8",
+            "activation_symmetric": f"{_TRT}: symmetric quantisation only, zero point 0",
+            "weight_symmetric": f"{_TRT}: symmetric quantisation only, zero point 0",
+            "per_channel": f"{_TRT}: per-channel for weights of convolutions and fully connected layers",
+            "ops": f"{_TRT}, quantisable layers: convolution and matrix product",
+            "bias": f"{_TRT}: biases are float; an int32 DequantizeLinear is refused by the parser",
+            "weight_qdq": f"{_TRT}: float weights with a Q/DQ pair, which is folded",
+            "fused_output": f"{_TRT}, layer placement: quantise the inputs; an output may be float",
+            "follow": f"{_TRT}, layer placement: residual additions, concatenation, pooling",
+            "share": f"{_TRT}: Q/DQ moves across layers that commute with it, e.g. max pooling",
+            "absorb": f"{_TRT}: convolution with ReLU or Clip is one kernel",
+            "expand": _NONE,
+            "fuse": "not claimed: pointwise fusion ahead of the quantisation was not seen in its layer table",
+            "fuse_constants": "as for activations",
+            "gates": "as for activations",
+            "spell": _NONE,
+            "no_zero_point": "all are symmetric already",
+            "fixed_output": _NONE,
+            "one_scale": f"{_TRT}: concatenation takes a scale per input",
+            "narrow_weights": _NONE,
+            "guard": "kept: the same file may run on ONNX Runtime's CPU provider",
+        },
+    ),
+    "openvino": Documented(
+        "OpenVINO, CPU plugin",
+        OPENVINO,
+        {
+            "activation": f"{_LPT}: unsigned or signed int8, as the quantiser gives it",
+            "weight": f"{_LPT}, ConvolutionTransformation: signed int8",
+            "activation_symmetric": f"{_LPT}, ConvolutionTransformation: a zero point is carried into the convolution; "
+            "measured: about 10 % more time, and 15 points more of PP-OCRv4's line accuracy",
+            "weight_symmetric": f"{_LPT}: a zero point of the weights is one more Subtract",
+            "per_channel": f"{_LPT}, ConvolutionTransformation and MatMulTransformation: activations per "
+            "tensor, weights per output channel",
+            "ops": f"{_LPT}: Convolution, GroupConvolution, MatMul",
+            "bias": f"{_LPT}, quantisation scheme: the bias is added to the dequantised sum",
+            "weight_qdq": f"{_LPT}: quantised weights in low precision with dequantisation",
+            "fused_output": f"{_LPT}: a convolution may give floats",
+            "follow": f"{_LPT}, AddTransformation, MultiplyTransformation, ConcatTransformation, "
+            "AvgPoolTransformation, ReduceMeanTransformation; a residual addition is fused into the convolution",
+            "share": f"{_LPT}: operations that keep precision (MaxPool, Reshape, Transpose, …)",
+            "absorb": "float activations are fused as they are (`fuse`)",
+            "expand": "float activations are fused as they are (`fuse`)",
+            "fuse": "OpenVINO, *CPU Device*: convolution and simple layers are fused; measured: one executed node",
+            "fuse_constants": "as for activations: sums and products with constants are appended to the kernel",
+            "gates": "SwishFusion and HSwishFusion; x · HardSigmoid(x) is written as HardSwish for it (opset 14)",
+            "spell": "measured: HardSigmoid is a reference kernel between two changes of layout; its parts fuse",
+            "no_zero_point": "measured: with a zero point the product runs as FullyConnected, which takes at least "
+            "twice as long as FullyConnectedQuantizedLegacy",
+            "fixed_output": _NONE,
+            "one_scale": f"{_NONE}: {_LPT} aligns concatenated intervals by itself",
+            "narrow_weights": f"{_NONE} with VNNI or AMX; without them, the setting `reduce_range`",
+            "guard": "not needed: a float weight without FakeQuantize stays float",
+        },
+    ),
+    "litert": Documented(
+        "LiteRT",
+        LITERT,
+        {
+            "activation": f"{_LITERT}: int8 in [-128, 127]",
+            "weight": f"{_LITERT}: int8 in [-127, 127]",
+            "activation_symmetric": f"{_LITERT}, symmetric vs asymmetric: activations are asymmetric",
+            "weight_symmetric": f"{_LITERT}, symmetric vs asymmetric: weights have zero point 0",
+            "per_channel": f"{_LITERT}: CONV_2D, DEPTHWISE_CONV_2D per axis; FULLY_CONNECTED per tensor in its older "
+            "versions, which every interpreter runs (per axis in the newer ones)",
+            "ops": f"{_LITERT}: CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV, FULLY_CONNECTED",
+            "bias": f"{_LITERT}: int32, (scale, zero point) = (input scale · weight scale, 0)",
+            "weight_qdq": "weights are stored as integers",
+            "fused_output": f"{_LITERT}: every quantised operator has int8 outputs",
+            "follow": f"{_LITERT}: ADD, SUB, MUL, CONCATENATION, AVERAGE_POOL_2D, MEAN, LOGISTIC, TANH, SOFTMAX",
+            "share": f"{_LITERT}: MAX_POOL_2D, RESHAPE, TRANSPOSE, SLICE, …: input and outputs have the same scale and "
+            "zero point",
+            "absorb": "LiteRT, fused_activation_function: RELU and RELU6",
+            "expand": "hard activations are spelled out, as ADD, MUL and a fused RELU6",
+            "fuse": "only what `absorb` names",
+            "fuse_constants": "only what `absorb` names",
+            "gates": "only what `absorb` names",
+            "spell": _NONE,
+            "no_zero_point": _NONE,
+            "fixed_output": f"{_LITERT}: LOGISTIC and SOFTMAX (1/256, -128), TANH (1/128, 0)",
+            "one_scale": f"{_LITERT}: CONCATENATION, AVERAGE_POOL_2D: inputs and outputs have the same parameters",
+            "narrow_weights": f"{_NONE}: sums are 32 bits wide",
+            "guard": _NONE,
+        },
+    ),
+}
+"""Every scheme, by name."""
+
+_PROSE: Mapping[str, str] = {
+    "activation": "activations",
+    "weight": "weights",
+    "activation_symmetric": "activations symmetric",
+    "weight_symmetric": "weights symmetric",
+    "per_channel": "weights per output channel",
+    "ops": "layers in integers",
+    "bias": "bias",
+    "weight_qdq": "float weights with a Q/DQ pair",
+    "fused_output": "output must be quantised",
+    "follow": "followers, a range each",
+    "share": "take the input's parameters",
+    "absorb": "activations that vanish into the range",
+    "expand": "spelled out, in integers",
+    "fuse": "activations in the kernel, in float",
+    "fuse_constants": "likewise with a constant",
+    "gates": "gates g of x · g(x) likewise",
+    "spell": "spelled out, in float",
+    "no_zero_point": "inputs without zero point",
+    "fixed_output": "fixed output (scale, zero point)",
+    "one_scale": "one scale for inputs and output",
+    "narrow_weights": "weights in 7 bits",
+    "guard": "Clip ahead of float layers",
+}
+
+
+def table(name: str) -> str:
+    """A scheme as a Markdown table: what, the value, and where that stands.
+
+    Args:
+        name: One of `SCHEMES`.
+    """
+    held = SCHEMES[name]
+    rows = ["| | | source |", "|---|---|---|"]
+    for field in fields(QuantScheme):
+        value = _words(getattr(held.scheme, field.name))
+        rows.append(f"| {_PROSE[field.name]} | {value} | {held.sources[field.name]} |")
+    return "\n".join(rows)
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{op} ({1 / scale:g}⁻¹, {zero})" for op, (scale, zero) in value.items()) or "–"
+    if isinstance(value, tuple):
+        return ", ".join(value) or "–"
+    return str(value)
