@@ -26,9 +26,9 @@ from pathlib import Path
 from benchmarks.disk_model import Image, Operation, Platter, Recorder
 
 from edgeproof.archive import write_archive
+from edgeproof.bundle.opening import open_bundle
 from edgeproof.device.home import Home, Profile
 from edgeproof.device.install import Believed, install
-from edgeproof.device.load import manifest_of
 from edgeproof.device.slots import Boot, recover, roll_back, verified
 from edgeproof.device.state import SLOTS, Slot, State
 from edgeproof.device.storage import replace
@@ -74,19 +74,15 @@ class Believing:
 
     path: Path
 
-    def fetch(self, home: Home, now: int) -> None:
+    def take(self, home: Home) -> Believed:
         home.storage.write(home.incoming, [self.path.read_bytes()])
-
-    def believe(self, path: Path) -> Believed:
-        digest = digest_file(path)
-        return Believed(manifest_of(path, Slot(manifest=_manifest_digest(path))), digest, {})
+        with open_bundle(home.incoming) as opened:
+            return Believed(opened.manifest, digest_file(home.incoming))
 
 
 def _manifest_digest(path: Path) -> str:
-    from edgeproof.archive import open_archive
-
-    with open_archive(path, allowed=lambda _: 1 << 20, max_total=1 << 20) as archive:
-        return archive.digest("manifest.json")
+    with open_bundle(path) as opened:
+        return opened.digest
 
 
 def prepare(root: Path, *, golden: Path | None = None) -> Home:

@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import strictjson
+from ..bundle import envelope
 from ..errors import TrustError
 from .home import Home
-from .signed import FLOOR, seal, unseal
 from .state import State
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
 
 SCHEMA = "edgeproof.floor/1"
+PAYLOAD_TYPE = "application/vnd.edgeproof.floor+json"
 
 
 def instruction(line: str, floor: int, signer: CryptoSigner) -> bytes:
@@ -29,17 +30,19 @@ def instruction(line: str, floor: int, signer: CryptoSigner) -> bytes:
         floor: Smallest security version that may run from then on.
         signer: One of the keys that the devices trust.
     """
-    return seal({"schema": SCHEMA, "product_line": line, "floor": floor}, FLOOR, signer)
+    value = {"schema": SCHEMA, "product_line": line, "floor": floor}
+    return envelope.sign(strictjson.canonical(value), PAYLOAD_TYPE, [signer])
 
 
 def raise_floor(home: Home, data: bytes, keys: Sequence[SSlibKey], subject: str = "instruction") -> State:
     """Follow an instruction.
 
     Raises:
-        TrustError: signed.*, floor.other_line, floor.value, device.floor_falls, device.floor_unproven.
+        TrustError: bundle.* of the signature, floor.other_line, floor.value, device.floor_falls, device.floor_unproven.
         InputError: json.*.
     """
-    floor = _floor(unseal(data, FLOOR, keys, subject), home.profile().line, subject)
+    payload, _ = envelope.verify(data, PAYLOAD_TYPE, keys, subject)
+    floor = _floor(strictjson.loads(payload, subject, canonical=True), home.profile().line, subject)
     return home.change(lambda state: state.raised(floor))
 
 

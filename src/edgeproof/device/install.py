@@ -6,12 +6,10 @@ meanwhile changes nothing and a refused bundle costs no slot. Only then is the f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from ..errors import InputError, TrustError
+from ..errors import InputError
 from ..manifest import Manifest
 from .admit import Facts, admit, facts
 from .home import Home
@@ -20,34 +18,25 @@ from .state import SLOTS, Slot, SlotName, State
 
 @dataclass(frozen=True, slots=True)
 class Believed:
-    """A bundle whose signature holds.
+    """A bundle whose signature holds and whose files are those that were signed.
 
     Attributes:
         manifest: What it says of itself.
         bundle: Digest of the bundle file.
-        announced: What signed metadata outside of it says of it; empty when there is none.
     """
 
     manifest: Manifest
     bundle: str
-    announced: Mapping[str, Any]
 
 
 class Source(Protocol):
     """Where a bundle comes from."""
 
-    def fetch(self, home: Home, now: int) -> None:
-        """Write the bundle to `Home.incoming`, through the device's storage.
+    def take(self, home: Home) -> Believed:
+        """Write the bundle to `Home.incoming`, through the device's storage, and check that copy.
 
         Raises:
             TrustError: when what is offered is not to be believed.
-        """
-
-    def believe(self, path: Path) -> Believed:
-        """Check signature and content of the copy that was written.
-
-        Raises:
-            TrustError: when it does not hold.
         """
 
 
@@ -79,7 +68,7 @@ def install(home: Home, source: Source, now: int, here: Facts | None = None) -> 
 
     Raises:
         InputError: device.installing, device.trial_running, files.disk_full.
-        TrustError: device.metadata_differs, those of the source, of `admit` and of `Home.state`.
+        TrustError: Those of the source, of `admit` and of `Home.state`.
         UnsupportedError: Of `admit`.
     """
     with home.installing() as alone:
@@ -89,10 +78,8 @@ def install(home: Home, source: Source, now: int, here: Facts | None = None) -> 
         here = here or facts(home.profile())
         _no_trial(home.state())
         try:
-            source.fetch(home, now)
+            believed = source.take(home)
             home.storage.sync(home.incoming)
-            believed = source.believe(home.incoming)
-            _agree(believed)
             state = home.state()
             admit(believed.manifest, believed.bundle, state, here)
             there = next((n for n in SLOTS if state.may_run(n) and state.slot(n).bundle == believed.bundle), None)
@@ -129,16 +116,3 @@ def _no_trial(state: State) -> None:
     if state.trial is not None:
         hint = "wait until it is kept or left, or run 'edgeproof mark-good' or 'edgeproof rollback'"
         raise InputError("device.trial_running", f"slot {state.current}", "is on trial", hint)
-
-
-def _agree(believed: Believed) -> None:
-    """Two signed statements about one bundle say the same.
-
-    Raises:
-        TrustError: device.metadata_differs.
-    """
-    said = believed.manifest.to_json()
-    for key, value in believed.announced.items():
-        if said.get(key) != value:
-            problem = f"the repository says {key} {value!r}, its manifest {said.get(key)!r}"
-            raise TrustError("device.metadata_differs", believed.manifest.label, problem, "publish it anew")

@@ -7,18 +7,15 @@ two reads therefore changes nothing: there is no second read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ..archive import MOST_BYTES, Archive, open_archive
-from ..bundle.reading import read_manifest
-from ..digest import digest_bytes
+from ..bundle.opening import Bundle, open_bundle
 from ..errors import TrustError
 from ..manifest import Manifest
 from .state import Slot
-
-MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,42 +41,33 @@ def load(path: Path, slot: Slot) -> Loaded:
         slot: What the device remembers of it.
 
     Raises:
-        TrustError: device.swapped when a member is not what was installed, archive.*.
+        TrustError: device.swapped when it is not what was installed, bundle.*, archive.*.
         InputError: files.*.
     """
-    with open_archive(path, allowed=lambda _: MOST_BYTES, max_total=MOST_BYTES) as archive:
-        manifest = _manifest(archive, slot)
+    with _opened(path, slot) as bundle:
+        manifest = bundle.manifest
         folder = PurePosixPath(manifest.model).parent
-        beside = [
-            f.path for f in manifest.files if folder in PurePosixPath(f.path).parents and f.path != manifest.model
-        ]
-        checked = {name: _checked(archive, name, manifest.file(name).sha256) for name in (manifest.model, *beside)}
-    return Loaded(manifest, checked.pop(manifest.model), checked)
+        inside = [f.path for f in manifest.files if folder in PurePosixPath(f.path).parents]
+        files = {name: bundle.read(name) for name in inside}
+    return Loaded(manifest, files.pop(manifest.model), files)
 
 
 def manifest_of(path: Path, slot: Slot) -> Manifest:
     """The manifest of a slot's bundle, held against what the device remembers.
 
     Raises:
-        TrustError: device.swapped, archive.*.
+        TrustError: device.swapped, bundle.*, archive.*.
         InputError: files.*.
     """
-    with open_archive(path, allowed=lambda _: MOST_BYTES, max_total=MOST_BYTES) as archive:
-        return _manifest(archive, slot)
+    with _opened(path, slot) as bundle:
+        return bundle.manifest
 
 
-def _manifest(archive: Archive, slot: Slot) -> Manifest:
-    return read_manifest(_checked(archive, MANIFEST, slot.manifest), f"{archive.path.name}: {MANIFEST}")
-
-
-def _checked(archive: Archive, name: str, expected: str) -> bytes:
-    data = archive.read(name)
-    found = digest_bytes(data)
-    if found != expected:
-        raise TrustError(
-            "device.swapped",
-            f"{archive.path.name}: {name}",
-            f"has the digest {found}; {expected} was installed",
-            "it is not run; 'edgeproof status' shows what runs instead",
-        )
-    return data
+@contextmanager
+def _opened(path: Path, slot: Slot) -> Iterator[Bundle]:
+    with open_bundle(path) as bundle:
+        if bundle.digest != slot.manifest:
+            problem = f"has a manifest of the digest {bundle.digest}; {slot.manifest} was installed"
+            hint = "it is not run; 'edgeproof status' shows what runs instead"
+            raise TrustError("device.swapped", str(path), problem, hint)
+        yield bundle

@@ -80,6 +80,10 @@ class Watch:
             if windows.objective.metric in values and windows.add(values[windows.objective.metric]) is False:
                 self._start_again()
 
+    def failed(self) -> None:
+        """An inference gave no answer: no run is clean across it."""
+        self._start_again()
+
     def decide(self, elapsed_s: float, boots: int) -> Decision:
         """What a bundle on trial deserves now.
 

@@ -159,7 +159,7 @@ def _boot(home: Home, state: State) -> Boot:
 def _sweep(home: Home) -> None:
     """Remove what a crash left half-written."""
     for folder in (home.root, home.slots, home.receipts):
-        for path in sorted(folder.glob(f"*{PART}")):
+        for path in sorted([*folder.glob(f"*{PART}"), *folder.glob(".*.tmp")]):
             home.storage.remove(path)
 
 
