@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import platform
 import re
 import shutil
 import tempfile
@@ -23,6 +24,7 @@ from ..errors import InputError, UnsupportedError
 from ..measurement import LayerTime, Placement
 from ..model import PROTO_LIMIT_BYTES, Model, save_model, weight_bytes
 from ..protocols import Backend, Outputs
+from ..quant import schemes
 from ..target import QuantScheme, Setting, Target
 
 if TYPE_CHECKING:
@@ -39,24 +41,20 @@ PROVIDERS: tuple[tuple[str, str], ...] = (
 )
 """Device name → provider, fastest first."""
 
-TENSORRT_SCHEME = QuantScheme(
-    activation="int8",
-    activation_symmetric=True,
-    bias="float32",
-    weight_qdq=True,
-    fused_output=(),
-    follow=("Add", "Concat", "AveragePool", "GlobalAveragePool"),
-    expand=(),
-)
-"""Symmetric, float bias, and Q only where an integer layer reads: TensorRT fuses the rest by itself."""
-
 SCHEMES: Mapping[str, QuantScheme] = {
-    "cpu": QuantScheme(),
-    "openvino": QuantScheme(),
-    "qnn": QuantScheme(),
-    "cuda": TENSORRT_SCHEME,
-    "tensorrt": TENSORRT_SCHEME,
+    "cpu": schemes.ORT,
+    "openvino": schemes.OPENVINO,
+    "qnn": schemes.ORT,
+    "cuda": schemes.TENSORRT,
+    "tensorrt": schemes.TENSORRT,
 }
+"""Device → what it wants; what the CPU provider wants depends on the processor, see `cpu_scheme`."""
+
+VNNI = frozenset({"avx512_vnni", "avx_vnni"})
+"""Flags of x86 processors that sum 8-bit products in 32 bits."""
+
+PLANNED_OUTPUTS = 32
+"""A model with more outputs is being observed; planning one block for all of them costs more than it saves."""
 
 _LEVELS = {
     "disable": "ORT_DISABLE_ALL",
@@ -103,7 +101,7 @@ class OnnxRuntime:
 
         available = set(ort.get_available_providers())
         return tuple(
-            Target(f"onnxruntime:{device}", "onnxruntime", device, SCHEMES[device])
+            Target(f"onnxruntime:{device}", "onnxruntime", device, cpu_scheme() if device == "cpu" else SCHEMES[device])
             for device, provider in PROVIDERS
             if provider in available and (device == "cpu" or _runs(provider))
         )
@@ -136,6 +134,8 @@ class OnnxRuntimeSession:
         self._clean: Callable[[], object] = lambda: None
         self._layers: tuple[LayerTime, ...] | None = None
         options = session_options(settings)
+        if len(model.outputs) > PLANNED_OUTPUTS:
+            options.enable_mem_pattern = False
         if settings.profile:
             options.enable_profiling = True
             options.profile_file_prefix = str(self._scratch() / "profile")
@@ -204,6 +204,22 @@ class OnnxRuntimeSession:
             self._folder = Path(tempfile.mkdtemp(prefix="edgeproof-ort-"))
             self._clean = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         return self._folder
+
+
+def cpu_scheme(machine: str = "", cpuinfo: str | Path = "/proc/cpuinfo") -> QuantScheme:
+    """What the CPU provider wants on a processor; one whose abilities are not known counts as able.
+
+    Args:
+        machine: As ``platform.machine`` says; empty means this one.
+        cpuinfo: Linux's file about the processor.
+    """
+    if (machine or platform.machine()).lower() in ("aarch64", "arm64"):
+        return schemes.ORT_ARM
+    try:
+        flags = set(re.findall(r"\w+", Path(cpuinfo).read_text(encoding="utf-8", errors="replace")))
+    except OSError:
+        return schemes.ORT
+    return schemes.ORT if flags & VNNI or "sse2" not in flags else schemes.ORT_NARROW
 
 
 def session_options(settings: OnnxRuntimeSettings) -> ort.SessionOptions:
