@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import EdgeproofError, InputError, UnsupportedError, did_you_mean, nearest
@@ -30,6 +31,13 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("report", "write one self-contained HTML page about a run"),
     ("keys", "make signing keys, and show which key a file holds"),
     ("repo", "publish bundles in a signed repository: create, add, refresh, rotate and revoke keys"),
+    ("provision", "make a folder a device's, once, at the factory"),
+    ("install", "put a bundle on trial in the free slot of this device"),
+    ("status", "what runs on this device, its slots, floor and quarantine"),
+    ("serve", "serve the model of the current slot, watch it, keep it or go back"),
+    ("mark-good", "keep the bundle on trial; raise the security floor"),
+    ("rollback", "go back to the other slot"),
+    ("floor", "write a signed instruction that raises devices' security floor"),
     ("targets", "what runs here, what is missing, and the line that installs it"),
 )
 """Name and summary of every command, in the order in which people meet them."""
@@ -85,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(name: str, arguments: Sequence[str], show: Show) -> int:
     """Parse a command's arguments and run it."""
-    module = importlib.import_module(f".{name}", __name__)
+    module = module_of(name)
     parser = _Parser(prog=f"edgeproof {name}", description=module.__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     module.arguments(parser)
@@ -123,6 +131,11 @@ def _as_error(error: Exception, name: str) -> EdgeproofError:
 
     problem = f"{type(error).__name__}: {error}"
     return InternalError("internal", subject, problem, "run it again with --debug and report it")
+
+
+def module_of(name: str) -> ModuleType:
+    """The module of a command; a hyphen cannot stand in a file's name."""
+    return importlib.import_module(f".{name.replace('-', '_')}", __name__)
 
 
 def whole_number(text: str) -> int:

@@ -19,19 +19,21 @@ if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
 
 SCHEMA = "edgeproof.floor/1"
+LIMIT_BYTES = 1 << 16
+"""Longest instruction that is read."""
 PAYLOAD_TYPE = "application/vnd.edgeproof.floor+json"
 
 
-def instruction(line: str, floor: int, signer: CryptoSigner) -> bytes:
+def instruction(line: str, floor: int, signers: Sequence[CryptoSigner]) -> bytes:
     """Write an instruction.
 
     Args:
         line: Product line that it is for.
         floor: Smallest security version that may run from then on.
-        signer: One of the keys that the devices trust.
+        signers: Keys, one of which the devices trust.
     """
     value = {"schema": SCHEMA, "product_line": line, "floor": floor}
-    return envelope.sign(strictjson.canonical(value), PAYLOAD_TYPE, [signer])
+    return envelope.sign(strictjson.canonical(value), PAYLOAD_TYPE, signers)
 
 
 def raise_floor(home: Home, data: bytes, keys: Sequence[SSlibKey], subject: str = "instruction") -> State:

@@ -180,6 +180,18 @@ class Home:
         with _lock(self.root / "install.lock", 0.0) as held:
             yield held
 
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Be the one that serves.
+
+        Raises:
+            InputError: device.serving.
+        """
+        with _lock(self.root / "serve.lock", 0.0) as held:
+            if not held:
+                raise InputError("device.serving", str(self.root), "another supervisor serves it", "end that one first")
+            yield
+
 
 @contextmanager
 def _lock(path: Path, patience_s: float) -> Iterator[bool]:

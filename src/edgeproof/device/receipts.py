@@ -15,6 +15,7 @@ from .. import strictjson
 from ..bundle import envelope
 from ..bundle.keys import load_signer
 from ..digest import digest_file
+from ..errors import EdgeproofError
 from .home import Home
 from .state import Slot
 from .storage import replace
@@ -65,6 +66,19 @@ def write(home: Home, event: str, slot: Slot, facts: Mapping[str, Any], now: int
     for old in earlier[: max(0, len(earlier) + 1 - KEPT)]:
         home.storage.remove(old)
     return path
+
+
+def attempt(home: Home, event: str, slot: Slot, facts: Mapping[str, Any], now: int) -> str:
+    """`write`, where a full disk must not keep the device from what it does.
+
+    Returns:
+        What went wrong; empty when nothing did.
+    """
+    try:
+        write(home, event, slot, facts, now)
+    except EdgeproofError as e:
+        return f"no receipt: {e.code}: {e.problem}"
+    return ""
 
 
 def listed(home: Home) -> list[Path]:

@@ -55,6 +55,7 @@ class Record:
             "crashes": self.crashes,
             "nan_outputs": self.nan_outputs,
             "seen": dict(self.seen),
+            "last": {metric: round(kept[-1], 6) for metric, kept in self.samples.items()},
         }
         if samples:
             value["samples"] = {metric: [round(v, 6) for v in kept] for metric, kept in self.samples.items()}

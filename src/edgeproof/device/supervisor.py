@@ -17,7 +17,7 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
-from ..errors import EdgeproofError, InputError, TrustError, UnsupportedError
+from ..errors import EdgeproofError, TrustError, UnsupportedError
 from ..manifest import Manifest, Rollback, Sla
 from . import receipts
 from .home import Home
@@ -158,6 +158,11 @@ class Supervisor:
         """Inputs and outputs of what runs; empty when nothing does."""
         with self._lock:
             return self._serving.interface if self._serving is not None else {}
+
+    def latencies(self) -> list[float]:
+        """Latencies of the last inferences, in ms."""
+        with self._lock:
+            return list(self.record.samples.get("latency", ()))[-1000:]
 
     def close(self) -> None:
         """Keep what was watched, and end the model."""
@@ -327,10 +332,7 @@ class Supervisor:
     def _receipt(self, event: str, slot: Slot, facts: Mapping[str, Any]) -> None:
         observed = {"watched": self.record.to_json(samples=True), "missing_sensors": self._sensors.missing}
         runs = {"providers": self._serving.interface["providers"]} if self._serving is not None else {}
-        try:
-            receipts.write(self._home, event, slot, {**facts, **observed, **runs}, _now())
-        except (InputError, TrustError) as e:  # a full disk must not keep a device from going back
-            self.alarm = f"no receipt: {e.code}: {e.problem}"
+        self.alarm = receipts.attempt(self._home, event, slot, {**facts, **observed, **runs}, _now()) or self.alarm
 
     def _end(self) -> None:
         if self._serving is not None:
