@@ -25,15 +25,12 @@ from typing import TYPE_CHECKING, Any
 from ..digest import PREFIX
 from ..errors import InputError
 from ..files import os_error, replacing, write_bytes
-from ..manifest import check_name
+from .delegation import check_count, delegator_of, with_keys, with_line
 from .keys import distinct
 from .roles import TOP, Expiry, Roles, Written, read, signed_anew
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
-
-MOST_SIGNED = 1000
-"""Most keys of one role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,7 @@ def create(
     by_role = {name: distinct(getattr(keys, name), f"role {name}") for name in TOP}
     thresholds = {"root": keys.root_threshold, "targets": keys.targets_threshold, "snapshot": 1, "timestamp": 1}
     for name in TOP:
-        _check_count(name, len(by_role[name]), thresholds[name])
+        check_count(name, len(by_role[name]), thresholds[name])
     roles = {name: Role([k.keyid for k in by_role[name]], thresholds[name]) for name in TOP}
     known: dict[str, Any] = {k.keyid: k for role_keys in by_role.values() for k in role_keys}
     new = Roles(
@@ -128,24 +125,9 @@ def add_line(
         InputError: repo.line, repo.threshold, manifest.name, keys.duplicate.
         TrustError: repo.broken, repo.foreign.
     """
-    from tuf.api.metadata import DelegatedRole, Delegations, Metadata, Targets
-
-    check_name(line, f"product line {line}")
-    keys = distinct(keys, f"role {line}")
-    with _locked(folder):
+    with locked(folder):
         old = read(folder)
-        if line in TOP or line in old.lines:
-            raise InputError("repo.line", line, "is taken", "choose another name, or 'edgeproof repo rotate' its keys")
-        _check_count(line, len(keys), threshold)
-        targets: Metadata[Targets] = Metadata.from_bytes(old.targets.to_bytes())
-        delegations = targets.signed.delegations or Delegations({}, roles={})
-        assert delegations.roles is not None
-        role = DelegatedRole(line, [k.keyid for k in keys], threshold, terminating=True, paths=[f"{line}/*"])
-        delegations.roles[line] = role
-        delegations.keys.update({k.keyid: k for k in keys})
-        targets.signed.delegations = delegations
-        new = old.with_role("targets", targets).with_role(line, Metadata(Targets()))
-        _publish(folder, old, new, (line, "targets"), signers, now, expiry)
+        sign_and_publish(folder, old, with_line(old, line, keys, threshold), (line, "targets"), signers, now, expiry)
 
 
 def add_target(
@@ -180,7 +162,7 @@ def add_target(
     """
     from tuf.api.metadata import Metadata, TargetFile, Targets
 
-    with _locked(folder):
+    with locked(folder):
         old = read(folder)
         _check_line(old, line)
         path = f"{line}/{name}"
@@ -190,7 +172,7 @@ def add_target(
         sha256, size = _copied(file, folder / "targets" / line, name)
         changed: Metadata[Targets] = Metadata.from_bytes(old.of(line).to_bytes())
         changed.signed.targets[path] = TargetFile(size, {"sha256": sha256}, path, {"custom": custom})
-        _publish(folder, old, old.with_role(line, changed), (line,), signers, now, expiry)
+        sign_and_publish(folder, old, old.with_role(line, changed), (line,), signers, now, expiry)
     return path
 
 
@@ -206,14 +188,14 @@ def remove_target(
     from tuf.api.metadata import Metadata, Targets
 
     line = path.partition("/")[0]
-    with _locked(folder):
+    with locked(folder):
         old = read(folder)
         _check_line(old, line)
         changed: Metadata[Targets] = Metadata.from_bytes(old.of(line).to_bytes())
         if path not in changed.signed.targets:
             raise InputError("repo.target", path, "is not published here", "see 'edgeproof repo show'")
         target = changed.signed.targets.pop(path)
-        _publish(folder, old, old.with_role(line, changed), (line,), signers, now, expiry)
+        sign_and_publish(folder, old, old.with_role(line, changed), (line,), signers, now, expiry)
         for stored in target.get_prefixed_paths():
             (folder / "targets" / stored).unlink(missing_ok=True)
 
@@ -239,11 +221,11 @@ def refresh(
         InputError: repo.role, repo.threshold.
         TrustError: repo.broken, repo.foreign.
     """
-    with _locked(folder):
+    with locked(folder):
         old = read(folder)
         for role in roles:
             old.of(role)
-        _publish(folder, old, old, tuple(r for r in roles if r != "timestamp"), signers, now, expiry)
+        sign_and_publish(folder, old, old, tuple(r for r in roles if r != "timestamp"), signers, now, expiry)
 
 
 def change_keys(
@@ -276,25 +258,10 @@ def change_keys(
         InputError: repo.role, repo.key, repo.threshold, keys.duplicate.
         TrustError: repo.broken, repo.foreign.
     """
-    from tuf.api.metadata import Metadata
-
-    with _locked(folder):
+    with locked(folder):
         old = read(folder)
-        gone = [_key_id(old, role, beginning) for beginning in remove]
-        delegator = "root" if role in TOP else "targets"
-        changed: Metadata[Any] = Metadata.from_bytes(old.of(delegator).to_bytes())
-        for key in add:
-            changed.signed.add_key(key, role)
-        for keyid in gone:
-            changed.signed.revoke_key(keyid, role)
-        entry = changed.signed.get_delegated_role(role)
-        entry.threshold = entry.threshold if threshold is None else threshold
-        _check_count(role, len(entry.keyids), entry.threshold)
-        source = changed.signed.delegations if delegator == "targets" else changed.signed
-        distinct([source.keys[keyid] for keyid in entry.keyids], f"role {role}")
-        new = old.with_role(delegator, changed)
-        asked = dict.fromkeys(r for r in (delegator, role) if r != "timestamp")
-        _publish(folder, old, new, tuple(asked), signers, now, expiry)
+        asked = dict.fromkeys(r for r in (delegator_of(role), role) if r != "timestamp")
+        sign_and_publish(folder, old, with_keys(old, role, add, remove, threshold), tuple(asked), signers, now, expiry)
 
 
 def publish(folder: Path, written: Sequence[Written]) -> None:
@@ -303,7 +270,7 @@ def publish(folder: Path, written: Sequence[Written]) -> None:
         write_bytes(folder / name, data)
 
 
-def _publish(
+def sign_and_publish(
     folder: Path,
     old: Roles,
     new: Roles,
@@ -312,6 +279,7 @@ def _publish(
     now: datetime,
     expiry: Expiry | None,
 ) -> None:
+    """Sign what changed and publish it; see `roles.signed_anew`."""
     _, written = signed_anew(old, new, changed, signers, expiry=expiry or Expiry(), now=now)
     publish(folder, written)
 
@@ -320,20 +288,6 @@ def _check_line(roles: Roles, line: str) -> None:
     if line not in roles.lines:
         known = ", ".join(sorted(roles.lines)) or "none yet"
         raise InputError("repo.role", line, "is no product line of this repository", f"known: {known}")
-
-
-def _check_count(role: str, keys: int, threshold: int) -> None:
-    if not 1 <= threshold <= keys <= MOST_SIGNED:
-        problem = f"has {keys} keys and needs {threshold} signatures"
-        raise InputError("repo.threshold", f"role {role}", problem, "give more keys, or a smaller threshold")
-
-
-def _key_id(roles: Roles, role: str, beginning: str) -> str:
-    found = [keyid for keyid in roles.keys_of(role).keyids if keyid.startswith(beginning)]
-    if len(found) != 1 or len(beginning) < 8:
-        problem = f"has {len(found)} keys whose id begins with {beginning!r}; expected one, named by 8 digits or more"
-        raise InputError("repo.key", f"role {role}", problem, "see the ids with 'edgeproof repo show'")
-    return found[0]
 
 
 def _copied(file: Path, folder: Path, name: str) -> tuple[str, int]:
@@ -354,7 +308,7 @@ def _copied(file: Path, folder: Path, name: str) -> tuple[str, int]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Keep two publishers apart; readers need no lock.
 
     Raises:

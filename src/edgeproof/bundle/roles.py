@@ -181,6 +181,8 @@ def _sign(
 ) -> Roles:
     """One role with the next version, a fresh expiry and signatures of every key at hand that belongs to it."""
     before = _before(old, role)
+    if before is not None and _signed_elsewhere(old, new, role, before.signed.version + 1):
+        return new
     metadata = _copy(new.of(role))
     metadata.signed.version = 1 if before is None else before.signed.version + 1
     metadata.signed.expires = now.astimezone(UTC) + expiry.of(role)
@@ -199,6 +201,15 @@ def _sign(
     if before is not None:
         _check_own(before, role, signers, wanted.keyids, former)
     return new
+
+
+def _signed_elsewhere(old: Roles | None, new: Roles, role: str, version: int) -> bool:
+    """Whether a role comes as the next version with all the signatures that it needs (`ceremony`)."""
+    metadata = new.of(role)
+    delegators = [new.root if role in TOP else new.targets]
+    if role == "root" and old is not None:
+        delegators.append(old.root)
+    return metadata.signed.version == version and all(_verifies(d, role, metadata) for d in delegators)
 
 
 def _check_threshold(delegator: Metadata[Any], role: str, metadata: Metadata[Any]) -> None:

@@ -10,7 +10,12 @@
   edgeproof repo keys REPO ROLE --public NEW.pub --revoke ID --key …   rotate or revoke keys, those of the root too
   edgeproof repo show REPO                                  roles, keys, expiries and bundles
 
-Devices get REPO/metadata/1.root.json at the factory. Changing the root needs two of its three keys by default.
+Devices get REPO/metadata/1.root.json at the factory. Changing the root needs two of its three keys by default. Where
+they lie on different machines, 'line', 'keys' and 'refresh' take --stage FILE, and only that file travels:
+
+  edgeproof repo keys REPO root --public NEW.pub --revoke ID --stage root.json
+  edgeproof repo sign root.json --key A.key                 shows it, then signs it; again with B.key elsewhere
+  edgeproof repo adopt REPO root.json --key S.key           publish it
 """
 
 from __future__ import annotations
@@ -26,19 +31,20 @@ from ._signing import key_flags, signers
 from .show import Show, quantity
 
 if TYPE_CHECKING:
-    from securesystemslib.signer import SSlibKey
+    from securesystemslib.signer import CryptoSigner, SSlibKey
 
     from ..bundle.repository import RootKeys
     from ..bundle.roles import Expiry
 
-ACTIONS = ("create", "line", "add", "remove", "refresh", "keys", "show")
+ACTIONS = ("create", "line", "add", "remove", "refresh", "keys", "sign", "adopt", "show")
+DAY = timedelta(days=1)
 _DAYS = {"root": 365, "targets": 90, "snapshot": 7, "timestamp": 1}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What to do, in which repository, with which keys."""
     parser.add_argument("action", choices=ACTIONS, help="see above")
-    parser.add_argument("repo", metavar="REPO", help="folder of the repository")
+    parser.add_argument("repo", metavar="REPO", help="folder of the repository; sign: the staged file")
     parser.add_argument("what", metavar="WHAT", nargs="*", help="product line, bundle files, targets or role")
     key_flags(parser, "private key to sign with; give one for every role that is signed", required=False)
     for role in ("root", "targets", "snapshot", "timestamp"):
@@ -46,6 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--public", metavar="PUB", action="append", default=[], help="line, keys: a key to add")
     parser.add_argument("--revoke", metavar="ID", action="append", default=[], help="keys: id of a key to revoke")
     parser.add_argument("--threshold", type=whole_number, help="signatures that the role needs (root: 2, others: 1)")
+    parser.add_argument("--stage", metavar="FILE", help="line, keys, refresh: write what is to be signed elsewhere")
     parser.add_argument("--role", action="append", default=[], help="refresh: sign this role too")
     for role, days in _DAYS.items():
         parser.add_argument(
@@ -62,7 +69,11 @@ def run(args: argparse.Namespace, show: Show) -> int:
     if args.action == "show":
         return _show(folder, show)
     options: dict[str, Any] = {"now": now, "expiry": _expiry(args)}
+    if args.stage:
+        return _stage(args, options, show)
     keys = signers(args)
+    if args.action == "sign":
+        return _sign(folder, keys, show)
     if args.action == "create":
         repository.create(folder, _root_keys(args), keys, **options)
     elif args.action == "line":
@@ -78,6 +89,10 @@ def run(args: argparse.Namespace, show: Show) -> int:
             repository.remove_target(folder, path, keys, **options)
     elif args.action == "refresh":
         repository.refresh(folder, keys, roles=("snapshot", *args.role), **options)
+    elif args.action == "adopt":
+        from ..bundle.ceremony import adopt
+
+        adopt(folder, _staged(Path(told[0])), keys, **options)
     else:
         public = _public(args.public)
         repository.change_keys(
@@ -86,10 +101,67 @@ def run(args: argparse.Namespace, show: Show) -> int:
     return _show(folder, show)
 
 
+def _stage(args: argparse.Namespace, options: dict[str, Any], show: Show) -> int:
+    """Write the next root or targets, for others to sign."""
+    from ..bundle.ceremony import propose
+    from ..bundle.delegation import delegator_of, with_keys, with_line
+    from ..bundle.roles import read
+    from ..files import write_bytes
+
+    old = read(Path(args.repo))
+    if args.action == "line":
+        threshold = 1 if args.threshold is None else args.threshold
+        new, role = with_line(old, args.what[0], _public(args.public), threshold), "targets"
+    elif args.action == "keys":
+        name = args.what[0]
+        new, role = with_keys(old, name, _public(args.public), args.revoke, args.threshold), delegator_of(name)
+    elif args.action == "refresh" and len(args.role) == 1:
+        new, role = old, args.role[0]
+    else:
+        hint = "stage a line, keys, or a refresh of one --role"
+        raise InputError("usage.arguments", f"edgeproof repo {args.action}", "cannot be staged", hint)
+    data = propose(old, new, role, **options)
+    write_bytes(Path(args.stage), data)
+    return _show_staged(data, show)
+
+
+def _sign(file: Path, keys: list[CryptoSigner], show: Show) -> int:
+    from ..bundle.ceremony import countersign
+    from ..files import write_bytes
+
+    data = countersign(_staged(file), keys, str(file))
+    write_bytes(file, data)
+    return _show_staged(data, show)
+
+
+def _staged(file: Path) -> bytes:
+    from ..files import os_error
+
+    try:
+        return file.read_bytes()
+    except OSError as e:
+        raise os_error(file, e) from e
+
+
+def _show_staged(data: bytes, show: Show) -> int:
+    from ..bundle.ceremony import summary
+
+    described = summary(data)
+    rows = [
+        [r["role"], f"{r['threshold']} of {len(r['keys'])}", ", ".join(k[:12] for k in r["keys"])]
+        for r in described["roles"]
+    ]
+    title = f"{described['role']} {described['version']}, until {described['expires']}"
+    show.table(["names keys of", "signatures", "keys"], rows, title=title)
+    show.text(f"  signed by: {', '.join(k[:12] for k in described['signed_by']) or 'nobody yet'}")
+    show.result(described)
+    return 0
+
+
 def _check_what(args: argparse.Namespace) -> None:
     """How many things each action takes besides the repository."""
-    wanted = {"line": "a name", "add": "bundle files", "remove": "targets", "keys": "a role"}.get(args.action, "")
-    one = args.action in ("line", "keys")
+    takes = {"line": "a name", "add": "bundle files", "remove": "targets", "keys": "a role", "adopt": "a staged file"}
+    wanted, one = takes.get(args.action, ""), args.action in ("line", "keys", "adopt")
     if bool(args.what) != bool(wanted) or (one and len(args.what) != 1):
         problem = f"takes {wanted or 'nothing'} after REPO; got {' '.join(args.what) or 'nothing'}"
         raise InputError("usage.arguments", f"edgeproof repo {args.action}", problem, "run 'edgeproof repo --help'")
@@ -129,7 +201,7 @@ def _show(folder: Path, show: Show) -> int:
     rows = []
     for role in described["roles"]:
         left = datetime.fromisoformat(role["expires"]) - now
-        days = f"in {left.days} days" if left.days > 1 else f"in {left.total_seconds() / 3600:.0f} h"
+        days = f"in {left / DAY:.0f} days" if left > 2 * DAY else f"in {left / DAY * 24:.0f} h"
         keys = ", ".join(keyid[:12] for keyid in role["keys"])
         when = days if left > timedelta(0) else "expired"
         rows.append([role["role"], str(role["version"]), when, f"{role['threshold']} of {len(role['keys'])}", keys])
