@@ -201,7 +201,7 @@ def test_every_example_in_the_documentation_is_a_policy(tmp_path: Path) -> None:
     from edgeproof.evaluate import metric_units
 
     examples = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) == 3
     for i, text in enumerate(examples):
         path = tmp_path / f"{i}.yaml"
         path.write_text(text)

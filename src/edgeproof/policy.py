@@ -49,6 +49,44 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class Port:
+    """How an input or output of the baseline appears in the candidate, where it may differ.
+
+    Attributes:
+        baseline: Its name in the baseline.
+        candidate: Its name in the candidate.
+        dtype: Its type in the candidate; empty for the baseline's.
+        transpose: Where the candidate's dimensions come from: ``(0, 2, 3, 1)`` for NCHW → NHWC. Empty for as they are.
+        shape: Its shape in the candidate, a text for an open dimension; None for the baseline's, transposed.
+    """
+
+    baseline: str
+    candidate: str
+    dtype: str = ""
+    transpose: tuple[int, ...] = ()
+    shape: tuple[int | str, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON; what is not declared is left out."""
+        value: dict[str, Any] = {"baseline": self.baseline, "candidate": self.candidate}
+        value |= {"dtype": self.dtype} if self.dtype else {}
+        value |= {"transpose": list(self.transpose)} if self.transpose else {}
+        return value | ({} if self.shape is None else {"shape": list(self.shape)})
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """Changes of the interface that are allowed; any other is not."""
+
+    inputs: tuple[Port, ...] = ()
+    outputs: tuple[Port, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"inputs": [p.to_json() for p in self.inputs], "outputs": [p.to_json() for p in self.outputs]}
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """Rules and how strictly they are tested.
 
@@ -59,6 +97,7 @@ class Policy:
         runs: Fresh processes per confirmation.
         inferences: Timed inferences per process.
         looks: Confirmations declared in advance; alpha is divided by it.
+        interface: Changes of the interface that are allowed; None when the policy does not speak of them.
     """
 
     name: str
@@ -67,10 +106,13 @@ class Policy:
     runs: int = 10
     inferences: int = 200
     looks: int = 1
+    interface: Interface | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON; decimals as strings."""
+        """As JSON; decimals as strings. A policy without a mapping has the form, and so the digest, of old."""
+        mapping = {} if self.interface is None else {"interface": self.interface.to_json()}
         return {
+            **mapping,
             "name": self.name,
             "alpha": str(self.alpha),
             "runs": self.runs,
@@ -171,7 +213,9 @@ def default_policy() -> Policy:
 EXAMPLE = 'a policy is e.g.  rules: [{metric: latency_p95, op: "<=", limit: 80}]'
 """For hints: the shortest policy there is."""
 
-_KEYS = ("name", "alpha", "runs", "inferences", "looks", "rules")
+_KEYS = ("name", "alpha", "runs", "inferences", "looks", "rules", "interface")
+_PORT_KEYS = ("baseline", "candidate", "dtype", "transpose", "shape")
+_PORT = "a mapping is e.g.  interface: {inputs: [{baseline: x, candidate: x_int8, dtype: int8}]}"
 _RULE_KEYS = ("metric", "op", "limit", "unit", "relative_to")
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -251,7 +295,42 @@ def policy_from(value: Any, subject: str, metrics: Mapping[str, str]) -> Policy:
         _count(value.get("runs", 10), f"{subject}: runs", 2),
         _count(value.get("inferences", 200), f"{subject}: inferences", 1),
         _count(value.get("looks", 1), f"{subject}: looks", 1),
+        None if value.get("interface") is None else _interface(value["interface"], f"{subject}: interface"),
     )
+
+
+def _interface(value: Any, subject: str) -> Interface:
+    if not isinstance(value, Mapping):
+        raise InputError("policy.value", subject, f"is {value!r}; expected inputs and outputs", _PORT)
+    _known_keys(value, ("inputs", "outputs"), subject)
+    sides = []
+    for side in ("inputs", "outputs"):
+        listed = value.get(side) or []
+        if not isinstance(listed, list):
+            raise InputError("policy.value", f"{subject}: {side}", f"is {listed!r}; expected a list", _PORT)
+        ports = tuple(_port(p, f"{subject}: {side} {i + 1}") for i, p in enumerate(listed))
+        for ends in ([p.baseline for p in ports], [p.candidate for p in ports]):
+            if twice := next((n for n in ends if ends.count(n) > 1), ""):
+                raise InputError("policy.value", f"{subject}: {side}", f"maps {twice!r} twice", "delete one")
+        sides.append(ports)
+    return Interface(*sides)
+
+
+def _port(value: Any, subject: str) -> Port:
+    if not isinstance(value, Mapping) or not value.get("baseline"):
+        raise InputError("policy.value", subject, f"is {value!r}; expected at least the baseline's name", _PORT)
+    _known_keys(value, _PORT_KEYS, subject)
+    for key in ("transpose", "shape"):
+        if not isinstance(value.get(key, []), list):
+            raise InputError("policy.value", f"{subject}: {key}", f"is {value[key]!r}; expected a list", _PORT)
+    order = tuple(_count(d, f"{subject}: transpose", 0) for d in value.get("transpose", ()))
+    if sorted(order) != list(range(len(order))):
+        problem = f"is {list(order)}; expected every dimension from 0 once"
+        raise InputError("policy.value", f"{subject}: transpose", problem, "NCHW to NHWC is [0, 2, 3, 1]")
+    given = value.get("shape")
+    shape = None if given is None else tuple(int(d) if str(d).isdecimal() else str(d) for d in given)
+    name = str(value["baseline"])
+    return Port(name, str(value.get("candidate") or name), str(value.get("dtype") or ""), order, shape)
 
 
 def _rule(value: Any, subject: str, metrics: Mapping[str, str]) -> Rule:

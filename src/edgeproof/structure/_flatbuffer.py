@@ -96,14 +96,24 @@ class Table:
         target = self._follow(field)
         return self.buffer.table(target) if target else None
 
-    def raw(self, field: int) -> memoryview | None:
-        """A vector of bytes; None when it is absent."""
+    def span(self, field: int, width: int = 1) -> tuple[int, int]:
+        """Where the entries of a vector begin and how many bytes they take; (0, 0) when it is absent.
+
+        Args:
+            field: Its index.
+            width: Bytes of an entry.
+        """
         target = self._follow(field)
         if not target:
-            return None
-        length = self.buffer.number("I", target)
-        self.buffer.check(target + 4, length)
-        return self.buffer.data[target + 4 : target + 4 + length]
+            return 0, 0
+        size = int(self.buffer.number("I", target)) * width
+        self.buffer.check(target + 4, size)
+        return target + 4, size
+
+    def raw(self, field: int) -> memoryview | None:
+        """A vector of bytes; None when it is absent."""
+        start, size = self.span(field)
+        return self.buffer.data[start : start + size] if start else None
 
     def text(self, field: int) -> str:
         """A string; empty when it is absent. Bytes that are no UTF-8 are replaced."""
@@ -117,13 +127,8 @@ class Table:
             field: Its index.
             dtype: NumPy type of an entry, little-endian.
         """
-        target = self._follow(field)
-        if not target:
-            return None
-        length = self.buffer.number("I", target)
-        size = length * np.dtype(dtype).itemsize
-        self.buffer.check(target + 4, size)
-        return np.frombuffer(self.buffer.data[target + 4 : target + 4 + size], dtype)
+        start, size = self.span(field, np.dtype(dtype).itemsize)
+        return np.frombuffer(self.buffer.data[start : start + size], dtype) if start else None
 
     def tables(self, field: int) -> Iterator[Table]:
         """A vector of tables."""

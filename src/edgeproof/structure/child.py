@@ -60,6 +60,8 @@ def confined(task: str, paths: Sequence[Path], arguments: Mapping[str, Any]) -> 
     try:
         answer = json.loads(done.stdout)
     except ValueError as e:
+        if b"MemoryError" in done.stderr or b"bad_alloc" in done.stderr:
+            raise _too_much("memory", subject, f"needs more than {memory:,} bytes of memory to be read") from e
         last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1][:200]
         raise _too_much("crashed", subject, f"ended the process that read it ({done.returncode}): {last}") from e
     if "error" in answer:
@@ -96,7 +98,7 @@ def _run(task: str, paths: Sequence[Path], arguments: Mapping[str, Any]) -> Any:
         return read_here(paths[0]).to_json()
     from .distance import distances
 
-    return distances(paths[0], paths[1], [(a, b) for a, b in arguments["pairs"]])
+    return distances(paths[0], paths[1], arguments["names"])
 
 
 def main() -> int:
@@ -104,8 +106,10 @@ def main() -> int:
     job = json.loads(sys.stdin.buffer.read())
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get between the lines of the answer
-    _limit(job["memory"], job["cpu"])
     subject = " and ".join(job["paths"])
+    over = _too_much("memory", subject, f"needs more than {job['memory']:,} bytes of memory to be read")
+    no_memory = json.dumps({"error": over.to_json()}).encode()  # now, while there is some
+    _limit(job["memory"], job["cpu"])
     try:
         answer = {"result": _run(job["task"], [Path(p) for p in job["paths"]], job["arguments"])}
         text = json.dumps(answer, allow_nan=False).encode()
@@ -114,8 +118,7 @@ def main() -> int:
     except EdgeproofError as e:
         text = json.dumps({"error": e.to_json()}).encode()
     except MemoryError:
-        error = _too_much("memory", subject, f"needs more than {job['memory']:,} bytes of memory to be read")
-        text = json.dumps({"error": error.to_json()}).encode()
+        text = no_memory
     except ModuleNotFoundError as e:
         missing = UnsupportedError(
             "package.missing",

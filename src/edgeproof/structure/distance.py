@@ -10,22 +10,22 @@ import numpy as np
 from .recognise import reader, recognise
 
 
-def distances(baseline: Path, candidate: Path, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-    """‖b − a‖ / ‖a‖ of pairs of tensors, in float64.
+def distances(baseline: Path, candidate: Path, names: Sequence[str]) -> list[float | None]:
+    """‖b − a‖ / ‖a‖ of tensors of one name in both, in float64.
 
     Args:
         baseline: File of the first model.
         candidate: File of the second.
-        pairs: Names of tensors in them.
+        names: Of tensors.
 
     Returns:
-        One entry per pair; None where either cannot be read as numbers, the shapes differ, or it is not finite.
+        One entry per name; None where either cannot be read as numbers, the shapes differ, or it is not finite.
     """
-    ours = reader(recognise(baseline)).values(baseline, [a for a, _ in pairs])
-    theirs = reader(recognise(candidate)).values(candidate, [b for _, b in pairs])
+    ours = reader(recognise(baseline)).values(baseline, list(names))
+    theirs = reader(recognise(candidate)).values(candidate, list(names))
     found: list[float | None] = []
-    for a, b in pairs:
-        x, y = ours.get(a), theirs.get(b)
+    for name in names:
+        x, y = ours.get(name), theirs.get(name)
         if x is None or y is None or x.shape != y.shape:
             found.append(None)
             continue

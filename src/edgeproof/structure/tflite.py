@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..digest import digest_bytes
 from ..errors import InputError
 from ..model import TensorSpec
 from . import Assessment, Structure, Weight, part, weight_digest
@@ -84,7 +85,7 @@ def read(path: Path) -> Structure:
         facts["description"] = model.text(3)[:200]
     return Structure(
         "tflite", path.stem, file.digest, (file,), inputs, outputs, dict(operators.most_common()), tuple(weights),
-        tuple(quantisation), assessed.sorted(), tuple(assessed.checks), facts,
+        tuple(quantisation), assessed.sorted(), tuple(assessed.checks), facts, _skeleton(model),
     )  # fmt: skip
 
 
@@ -116,6 +117,24 @@ def _open(path: Path) -> tuple[Table, list[memoryview | None]]:
     if not any(True for _ in model.tables(2)):
         raise _malformed(str(path), "has no subgraph")
     return model, buffers
+
+
+def _skeleton(model: Table) -> str:
+    """Digest of the file without its tensors' bytes, scales and zero points.
+
+    Settings of operators are tables of many schemas, so what is equal byte by byte is equal, and what is not may still
+    be: another writer, or the same one on another day, may have put things elsewhere.
+    """
+    data = bytearray(model.buffer.data)
+    spans = []
+    for b in model.tables(4):
+        spans += [b.span(0), (b.number(1, "Q"), b.number(2, "Q"))]
+    for graph in model.tables(2):
+        for q in filter(None, (t.table(4) for t in graph.tables(0))):
+            spans += [q.span(0, 4), q.span(1, 4), q.span(2, 4), q.span(3, 8)]
+    for start, size in spans:
+        data[start : start + size] = bytes(size)
+    return digest_bytes(bytes(data))
 
 
 def _malformed(subject: str, problem: str) -> InputError:
