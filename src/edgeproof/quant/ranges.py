@@ -58,8 +58,8 @@ def find_range(histogram: Histogram, method: str, *, percentile: float = 99.99, 
         return _least_error(histogram, percentile, levels)[0]
     if method == "percentile":
         return _percentile(counts, edges, percentile / 100.0, (low, high))
-    score = {"entropy": _divergence, "mse": _squared_error}[method]
-    return _best_cut(counts, edges, (low, high), levels, score)
+    score = _divergence(counts, edges, levels) if method == "entropy" else _error(counts, edges, levels, 2.0)
+    return _best_cut(edges, (low, high), levels, score)
 
 
 def _least_error(histogram: Histogram, percentile: float, levels: int) -> tuple[Range, Method]:
@@ -68,7 +68,8 @@ def _least_error(histogram: Histogram, percentile: float, levels: int) -> tuple[
     found: dict[Method, Range] = {
         m: find_range(histogram, m, percentile=percentile, levels=levels) for m in METHODS if m != "auto"
     }
-    errors = {m: _error(counts, edges, cut, levels, AUTO_POWER) for m, cut in found.items() if cut[0] < cut[1]}
+    score = _error(counts, edges, levels, AUTO_POWER)
+    errors = {m: score(cut) for m, cut in found.items() if cut[0] < cut[1]}
     best: Method = min(errors, key=lambda m: (errors[m], found[m][0] - found[m][1]), default="minmax")
     return found[best], best
 
@@ -98,10 +99,10 @@ def _percentile(counts: Counts, edges: Edges, share: float, limits: Range) -> Ra
     return min(low, 0.0), max(high, 0.0)
 
 
-Score = Callable[[Counts, Edges, Range, int], float]
+Score = Callable[[Range], float]
 
 
-def _best_cut(counts: Counts, edges: Edges, limits: Range, levels: int, score: Score) -> Range:
+def _best_cut(edges: Edges, limits: Range, levels: int, score: Score) -> Range:
     """The cut with the least score: every fourth candidate first, then the neighbours of the best."""
     top = max(-limits[0], limits[1])
     scores: dict[int, float] = {}
@@ -113,21 +114,21 @@ def _best_cut(counts: Counts, edges: Edges, limits: Range, levels: int, score: S
     def weigh(candidates: Iterable[int]) -> int:
         for i in candidates:
             ends = cut(i)
-            if i in scores or np.count_nonzero((edges >= ends[0]) & (edges <= ends[1])) <= levels:
+            if i in scores or np.searchsorted(edges, ends[1], "right") - np.searchsorted(edges, ends[0]) <= levels:
                 continue  # finer than the histogram resolves
-            scores[i] = score(counts, edges, ends, levels)
+            scores[i] = score(ends)
         return min(scores, key=lambda i: (scores[i], -i), default=CANDIDATES)
 
     near = weigh(range(CANDIDATES, 0, -4))
     return cut(weigh(range(max(1, near - 3), min(CANDIDATES, near + 3) + 1)))
 
 
-def _divergence(counts: Counts, edges: Edges, cut: Range, levels: int) -> float:
-    """Kullback-Leibler divergence of the quantised distribution from the clipped one.
+def _divergence(counts: Counts, edges: Edges, levels: int) -> Score:
+    """Kullback-Leibler divergence of the quantised distribution from the clipped one, for any cut.
 
     The reference keeps the clipped values in its end bins; the candidate is made without them, so that cutting costs.
     The bin of zero counts as its neighbour does: zero is exact, and the spike that ReLU leaves there would otherwise
-    draw every range towards it.
+    draw every range towards it. Empty bins take no part.
 
     Source: Migacz, "8-bit inference with TensorRT", GTC 2017, slides 20 to 38.
     """
@@ -135,39 +136,52 @@ def _divergence(counts: Counts, edges: Edges, cut: Range, levels: int) -> float:
     work = counts.astype(np.float64)
     if zero < len(work):
         work[zero] = min(work[zero], work[zero + 1] if zero + 1 < len(work) else work[zero - 1])
-    first = int(np.searchsorted(edges, cut[0], side="right")) - 1
-    last = min(int(np.searchsorted(edges, cut[1], side="left")), len(work))
-    inside = work[first:last]
-    n = len(inside)
-    reference = inside.copy()
-    reference[0] += work[:first].sum()
-    reference[-1] += work[last:].sum()
-    level = np.minimum(np.arange(n) * levels // n, levels - 1)
-    used = reference > 0
-    mass = np.bincount(level, weights=inside, minlength=levels)
-    spread = np.bincount(level, weights=used, minlength=levels)
-    share = np.divide(mass, spread, out=np.zeros(levels), where=spread > 0)
-    candidate = np.where(used, share[level], 0.0)
-    total, kept = reference.sum(), candidate.sum()
-    if total == 0.0 or kept == 0.0:
-        return np.inf if total else 0.0
-    p, q = reference[used] / total, np.maximum(candidate[used] / kept, 1e-12)
-    return float(np.sum(p * np.log(p / q)))
+    total = work.sum()
+    below = np.concatenate([[0.0], np.cumsum(work)])
+    filled = np.flatnonzero(work)
+
+    def score(cut: Range) -> float:
+        first = int(np.searchsorted(edges, cut[0], side="right")) - 1
+        last = min(int(np.searchsorted(edges, cut[1], side="left")), len(work))
+        clipped = below[first], total - below[last]
+        kept = total - sum(clipped)
+        if total == 0.0 or kept <= 0.0:
+            return np.inf if total else 0.0
+        used = filled[np.searchsorted(filled, first) : np.searchsorted(filled, last)]
+        # An end bin that holds nothing but clipped values is part of the reference all the same.
+        if clipped[0] and used[0] != first:
+            used = np.concatenate([[first], used])
+        if clipped[1] and used[-1] != last - 1:
+            used = np.concatenate([used, [last - 1]])
+        reference = work[used]
+        level = np.minimum((used - first) * levels // (last - first), levels - 1)
+        share = np.bincount(level, reference, levels) / np.maximum(np.bincount(level, minlength=levels), 1)
+        reference[0] += clipped[0]
+        reference[-1] += clipped[1]
+        p, q = reference / total, np.maximum(share[level] / kept, 1e-12)
+        return float(np.dot(p, np.log(p / q)))
+
+    return score
 
 
-def _squared_error(counts: Counts, edges: Edges, cut: Range, levels: int) -> float:
-    """Sum of squared errors of quantising to the cut."""
-    return _error(counts, edges, cut, levels, 2.0)
-
-
-def _error(counts: Counts, edges: Edges, cut: Range, levels: int, power: float) -> float:
-    """Sum of |error|^power of quantising to the cut, from the bins' middles; zero is exact."""
+def _error(counts: Counts, edges: Edges, levels: int, power: float) -> Score:
+    """Sum of |error|^power of quantising to any cut, from the bins' middles; zero is exact."""
     middle = (edges[:-1] + edges[1:]) / 2.0
     middle[np.searchsorted(edges, 0.0)] = 0.0
-    step = (cut[1] - cut[0]) / (levels - 1)
-    zero = np.rint(-cut[0] / step)
-    codes = np.clip(np.rint(middle / step) + zero, 0, levels - 1)
-    return float(np.dot(counts, np.abs((codes - zero) * step - middle) ** power))
+    filled = np.flatnonzero(counts)
+    middle, weights = middle[filled], counts[filled].astype(np.float64)
+
+    def score(cut: Range) -> float:
+        step = (cut[1] - cut[0]) / (levels - 1)
+        zero = np.rint(-cut[0] / step)
+        codes = np.rint(middle / step)
+        np.clip(codes, -zero, levels - 1 - zero, out=codes)
+        codes *= step
+        codes -= middle
+        np.square(codes, out=codes)
+        return float(np.dot(weights, codes if power == 2.0 else codes ** (power / 2.0)))
+
+    return score
 
 
 def describe(histogram: Histogram, chosen: Range) -> Mapping[str, Any]:
