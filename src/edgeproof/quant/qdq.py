@@ -187,7 +187,8 @@ class _Writer:
     def _initializer(self, name: str, array: NDArray[Any]) -> ir.Value:
         import onnx_ir as ir
 
-        tensor = ir.tensor(np.ascontiguousarray(array) if array.ndim else array, name=self._fresh(name))
+        # Not `ir.tensor`, which takes ten times as long to find out what it was given.
+        tensor = ir.Tensor(np.ascontiguousarray(array) if array.ndim else np.asarray(array), name=self._fresh(name))
         value = ir.val(tensor.name or "", const_value=tensor, type=ir.TensorType(tensor.dtype), shape=array.shape)
         self.graph.register_initializer(value)
         return value
