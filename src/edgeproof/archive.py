@@ -170,6 +170,14 @@ class Archive:
         """
         return b"".join(self._chunks(name))
 
+    def file_digest(self) -> str:
+        """Digest of the whole file, as it was opened."""
+        h, at = hashlib.sha256(), 0
+        while chunk := os.pread(self._handle, _CHUNK, at):
+            h.update(chunk)
+            at += len(chunk)
+        return PREFIX + h.hexdigest()
+
     def digest(self, name: str) -> str:
         """Digest of a member's content, read in a stream.
 

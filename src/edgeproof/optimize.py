@@ -39,6 +39,7 @@ from .probe import Prober
 from .protocols import Dataset, Probing, Progress, Strategy
 from .recipe import Recipe
 from .search.ladder import Ladder
+from .structure import read_here
 from .target import Target
 from .trial import (
     Candidate,
@@ -132,6 +133,7 @@ def optimize(
             machine=machine.digest,
         )
         workspace.once("inspection.json", lambda: _inspection(setup))
+        workspace.once("structure.json", lambda: read_here(path).to_json())
         rows = _search(setup, strategy or _ladder(setup, seed), progress)
         rows = _confirm(setup, rows, progress)
         progress("writing the result", 0.99)
