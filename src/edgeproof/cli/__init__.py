@@ -29,6 +29,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("gate", "decide accept, reject or hold from kept measurements"),
     ("compare", "show what differs between two models, of the same format or not"),
     ("report", "write one self-contained HTML page about a run"),
+    ("pack", "make a signed bundle of a model that was accepted"),
     ("keys", "make signing keys, and show which key a file holds"),
     ("repo", "publish bundles in a signed repository: create, add, refresh, rotate and revoke keys"),
     ("provision", "make a folder a device's, once, at the factory"),
