@@ -15,10 +15,11 @@ from .. import registry
 from ..bench import absent, measurements
 from ..benchfile import METRICS
 from ..bounds import RESAMPLES, interval, speedup
+from ..compare import compare, structural_checks
 from ..environment import Control, control_check
 from ..errors import EdgeproofError
 from ..evaluate import EVALUATOR, kept_evaluator, metric_of
-from ..gate import decide, only_guesses
+from ..gate import decide, only_guesses, verdict_state
 from ..measurement import LegRun, Measurement
 from ..policy import Policy, Verdict
 from ..protocols import Metric
@@ -88,6 +89,8 @@ def _derived(content: Content, find: Callable[[str], Metric]) -> Derived:
         spent=spent,
     )
     verdict = replace(verdict, model=content.analyses["candidate"].digest)
+    if content.by == "review":
+        verdict = _with_structure(content, verdict)
     faster = _speedup(baseline, candidate)
     value = {
         "schema": DECISION_SCHEMA,
@@ -116,6 +119,14 @@ def _derived(content: Content, find: Callable[[str], Metric]) -> Derived:
         ],
     }
     return Derived(verdict, control, value)
+
+
+def _with_structure(content: Content, verdict: Verdict) -> Verdict:
+    """A review also asks of the two structures: no undeclared change of the interface, no new defect."""
+    before, after = content.analyses["baseline"], content.analyses["candidate"]
+    found = compare(before, after, content.policy.interface)
+    checks = (*verdict.checks, *structural_checks(found, after))
+    return replace(verdict, checks=checks, state=verdict_state(checks))
 
 
 def _metrics(content: Content) -> Callable[[str], Metric]:
