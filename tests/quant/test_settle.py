@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from edgeproof.dataset import Feeds
+from edgeproof.passes.int8 import Int8
+from edgeproof.protocols import Context
 from edgeproof.quant.calibration import calibrate
 from edgeproof.quant.settle import Settling
 from small_nets import compiled, context, samples, small_cnn
@@ -51,3 +53,15 @@ def test_the_range_at_the_stop_is_that_of_the_samples_read() -> None:
     found = calibrate(model, ["x"], compiled, iter(feeds), enough=settling)
     want = max(float(np.max(f["x"])) for f in feeds[: settling.samples])
     assert found["x"].high == want
+
+
+def test_the_pass_says_after_how_many_samples_it_stopped() -> None:
+    model = small_cnn()
+    given = context(model)
+    same = Context(given.compile, lambda: iter(samples(model, 1) * 100), 100, given.target)
+    early = Int8(settle=True)(model, same)
+    assert early.applied[0] == "calibrated on 32 of 100 samples: 100% of the ranges had settled"
+    assert early.facts["calibration"]["samples"] == 32
+    assert not any("calibrated on" in line for line in Int8()(model, same).applied)
+    few = Context(given.compile, lambda: iter(samples(model, 1) * 20), 20, given.target)
+    assert not any("calibrated on" in line for line in Int8(settle=True)(model, few).applied)

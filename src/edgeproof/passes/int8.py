@@ -20,7 +20,7 @@ from ..quant import calibration, expand, guard, layers, numerics, placement, qdq
 from ..quant.histogram import Histogram
 from ..quant.parameters import parameters
 from ..quant.refine import Refined, Refinement, Rounding, refine
-from ..quant.settle import Settling
+from ..quant.settle import Settling, told
 from ..quant.trt_cache import read_cache, within
 from ..target import QuantScheme
 
@@ -112,7 +112,10 @@ class Int8:
         return Change(
             Model.of(graph, model.name),
             True,
-            tuple(f"quantised {layers.label(n)} ({n.op_type})" for n in plan.roles),
+            (
+                *told(settled.get("calibration", {})),
+                *(f"quantised {layers.label(n)} ({n.op_type})" for n in plan.roles),
+            ),
             (*plan.declined, *refined.declined),
             {
                 "method": self.method,
@@ -191,7 +194,7 @@ class Int8:
             islice(context.feeds(), self.samples or None),
             total=total,
             progress=context.progress,
-            enough=settling if self.settle else _never,
+            enough=settling if self.settle else None,
         )
         return seen, {"calibration": settling.facts(total)} if self.settle else {}
 
@@ -249,10 +252,6 @@ def _precisions(graph: ir.Graph, plan: placement.Plan) -> dict[str, str]:
     """Precision of every computing node of the result."""
     moves = ("QuantizeLinear", "DequantizeLinear", "Constant")
     return {layers.label(n): "int8" if n in plan.roles else "float" for n in graph if n.op_type not in moves}
-
-
-def _never(_seen: calibration.Calibration, _count: int) -> bool:
-    return False
 
 
 def _split(text: str) -> list[str]:

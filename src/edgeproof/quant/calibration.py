@@ -31,7 +31,7 @@ def calibrate(
     *,
     total: int = 0,
     progress: Progress = lambda _what, _share: None,
-    enough: Callable[[Calibration, int], bool] = lambda _seen, _count: False,
+    enough: Callable[[Calibration, int], bool] | None = None,
 ) -> Calibration:
     """Histogram of every named floating-point tensor over the samples.
 
@@ -46,7 +46,7 @@ def calibrate(
         total: Number of samples, for progress and for even thinning; 0 when unknown.
         progress: Told after every run.
         enough: Asked after every run, with what was seen and how many samples there were; the rest is not read once
-            it says so.
+            it says so. None reads all.
 
     Raises:
         InputError: calibration.empty, without samples; calibration.not_finite, when a tensor holds NaN or an infinity.
@@ -54,7 +54,8 @@ def calibrate(
     functions = derive.heads(model.graph.graph, tensors)
     watched = observed(model, [name for name in tensors if name not in functions], alone=True)
     have = {spec.name for spec in (*watched.inputs, *watched.outputs)}
-    histograms = {name: Histogram(expected=total) for name in tensors if name in have and name not in functions}
+    expected = 0 if enough else total  # it may be over at any sample
+    histograms = {name: Histogram(expected=expected) for name in tensors if name in have and name not in functions}
     session = compile(watched)
     count = 0
     try:
@@ -66,7 +67,7 @@ def calibrate(
             array, values = None, {}  # let go of them before the next run
             count += samples
             progress(f"calibrating, sample {count}", min(1.0, count / total) if total else 0.0)
-            if enough(histograms, count):
+            if enough is not None and enough(histograms, count):
                 break
     finally:
         session.close()

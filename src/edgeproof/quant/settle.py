@@ -73,6 +73,14 @@ class Settling:
         }
 
 
+def told(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """What to say of an early stop, given `Settling.facts` (or nothing); no line when all samples were read."""
+    if not facts.get("stopped_early"):
+        return ()
+    share = f"{facts['settled_share']:.0%} of the ranges had settled"
+    return (f"calibrated on {facts['samples']} of {facts['of']} samples: {share}",)
+
+
 def _stayed(before: Range | None, now: Range) -> bool:
     if before is None:
         return False
