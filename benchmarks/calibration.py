@@ -5,9 +5,9 @@
 Every cell is a fresh process with one thread: it imports, quantises the model with the first n samples and writes the
 result. Peak memory is that process's VmHWM; CPU time is user + system of reading the model and the samples, quantising
 and writing, and, second, of the whole process with its imports. ``floor`` only runs the float model over the samples,
-``handed out`` runs it with the tensors that calibration observes as outputs, and drops them: what any tool pays that sees
-them through ONNX Runtime. Cells run in turn, ``--rounds`` times, and the least time of each counts: others who use the
-machine can only add. A peer that passes the memory limit is stopped and shown as such.
+``handed out`` runs it with the tensors that calibration observes as outputs, and drops them: what any tool pays that
+sees them through ONNX Runtime. Cells run in turn, ``--rounds`` times, and the least time of each counts: others who use
+the machine can only add. A peer that passes the memory limit is stopped and shown as such.
 
 ``--data`` takes a folder of .npz files, one sample each, named after the inputs; without it samples are random.
 """

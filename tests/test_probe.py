@@ -1,15 +1,17 @@
 """What a strategy is told, on a small real network, in a run's folder."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from edgeproof import trial
 from edgeproof.dataset import load_spec, split
 from edgeproof.evaluate import complete, open_dataset
 from edgeproof.model import load_model, save_model
 from edgeproof.policy import default_policy
-from edgeproof.probe import Prober
+from edgeproof.probe import Prober, _Times
 from edgeproof.recipe import Recipe, Step
 from edgeproof.trial import Setup, build, made
 from edgeproof.workspace import Workspace
@@ -44,6 +46,30 @@ def test_layers_have_an_error_and_both_times_and_the_worst_are_verified(setup):
     assert len(verified) == 3
     assert max(facts.layers, key=lambda layer: layer.error) in verified
     assert any(what.startswith("looking into 4 layers: ") and "inferences" in what for what in said)
+
+
+def test_neither_the_range_rule_nor_the_scope_is_chosen_on_samples_that_made_the_ranges(setup, monkeypatch):
+    read: set[int] = set()
+
+    class Listening:
+        def __init__(self, dataset):
+            self.dataset = dataset
+
+        def __getattr__(self, name):
+            return getattr(self.dataset, name)
+
+        def __getitem__(self, index):
+            read.add(index)
+            return self.dataset[index]
+
+    ranges_from = setup.dataset
+    monkeypatch.setattr(trial, "calibration_feeds", lambda s: (ranges_from[i].feeds for i in s.parts.calibration))
+    monkeypatch.setattr(Prober, "_times", lambda *_: _Times({}, {}, 0.0, (), False))  # times ask for any input
+    setup = replace(setup, dataset=Listening(setup.dataset))
+    assert Prober(setup).output_error(ALL) is not None
+    assert Prober(setup).layers(ALL) is not None
+    assert read
+    assert read <= set(setup.parts.search)
 
 
 def test_what_was_worked_out_once_is_read_back(setup):

@@ -24,7 +24,7 @@ HELD_OUT = 8
 """Search samples on which outputs are compared; they calibrated nothing."""
 
 SAMPLES = 4
-"""Calibration samples on which sensitivities are measured, at most."""
+"""Search samples on which sensitivities are measured, at most; they calibrated nothing either."""
 
 SECONDS = 20.0
 """Fewer samples are taken where that many seconds would not do; one at least."""
@@ -111,8 +111,8 @@ class Prober:
         return LayerFacts(layers, crossings, times.timed, total + 2 * VERIFIED * len(samples), len(samples))
 
     def _samples(self, simulation: Switched) -> list[Feeds]:
-        """As many calibration samples as there is time for, told from one inference."""
-        indices = self.setup.parts.calibration[:SAMPLES]
+        """As many samples that calibrated nothing as there is time for, told from one inference."""
+        indices = (self.setup.parts.search or self.setup.parts.calibration)[:SAMPLES]
         first = self.setup.dataset[indices[0]].feeds
         session = self._compile(simulation.model)
         try:
