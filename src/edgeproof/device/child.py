@@ -37,7 +37,7 @@ def main() -> int:
         return e.exit_code
     except EndedError:
         return 0
-    send(answer, Frame({"ready": True, **_interface(session)}))
+    send(answer, Frame(_interface(session)))
     while True:
         try:
             send(answer, _answer(session, receive(0), path))

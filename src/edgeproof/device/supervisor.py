@@ -139,6 +139,7 @@ class Supervisor:
             on_trial = self._boot.slot.phase == "trial"
             return {
                 "serving": self._serving is not None,
+                "pid": self._serving.pid if self._serving is not None else None,
                 "current": self._boot.current,
                 "phase": self._boot.slot.phase,
                 "name": self._boot.slot.name,
