@@ -27,6 +27,18 @@ def home_of(args: argparse.Namespace) -> Home:
     return Home(Path(args.root))
 
 
+def provisioned(args: argparse.Namespace) -> Home:
+    """The folder, which must be a device's already.
+
+    Raises:
+        InputError: device.not_provisioned.
+        TrustError: device.profile_damaged.
+    """
+    home = home_of(args)
+    home.profile()
+    return home
+
+
 def now() -> int:
     """Unix time in s."""
     return int(time.time())

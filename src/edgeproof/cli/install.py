@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from ..errors import InputError
-from ._device import add_root, described, home_of, now
+from ._device import add_root, described, now, provisioned
 from .show import Show
 
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
         source = FileSource(Path(args.source))
     else:
         raise InputError("files.missing", args.source, "no such file or folder", "give a bundle file or a repository")
-    home, at = home_of(args), now()
+    home, at = provisioned(args), now()
     done = install(home, source, at)
     slot = done.state.slot(done.slot)
     if done.fresh:

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from ..errors import InputError
-from ._device import add_root, described, home_of, now, running
+from ._device import add_root, described, now, provisioned, running
 from .show import Show
 
 
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
     from ..device.trial import mark_good
     from ..files import os_error
 
-    home, at = home_of(args), now()
+    home, at = provisioned(args), now()
     state = home.state()
     if state.trial is not None or not args.raise_floor:
         state = mark_good(home, at)

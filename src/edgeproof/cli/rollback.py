@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from ._device import add_root, described, home_of, now, running
+from ._device import add_root, described, now, provisioned, running
 from .show import Show
 
 
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
     from ..device.slots import roll_back
     from ..device.state import Slot
 
-    home, at = home_of(args), now()
+    home, at = provisioned(args), now()
     left = running(home.state()) or Slot()
     state = roll_back(home, args.reason, at, quarantine=args.quarantine)
     facts = {"decision": {"code": "by_hand", "why": args.reason}}

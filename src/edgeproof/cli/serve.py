@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import TrustError
-from ._device import add_root, described, home_of
+from ._device import add_root, described, provisioned
 from .show import Show
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
     """Serve until interrupted, or run the self-test."""
     from ..device.supervisor import Supervisor
 
-    home = home_of(args)
-    home.profile()
+    home = provisioned(args)
     with home.serving():
         supervisor = Supervisor(home, threads=args.threads, by_hand=args.by_hand)
         stop = threading.Event()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from ._device import add_root, described, home_of, when
+from ._device import add_root, described, provisioned, when
 from .show import Show
 
 ON_TRIAL, NOTHING = 5, 4
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
     from ..device.slots import verified
     from ..device.state import SLOTS
 
-    home = home_of(args)
+    home = provisioned(args)
     profile, state = home.profile(), home.state()
     rows, faults = [], {}
     for name in SLOTS:
