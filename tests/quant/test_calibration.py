@@ -56,6 +56,23 @@ def test_samples_are_read_once_and_let_go_one_by_one() -> None:
     assert most <= 2
 
 
+def test_a_copy_for_calibration_alone_computes_nothing_beyond_what_is_observed() -> None:
+    model = small_cnn()
+    copy = observed(model, ["r", "x"], alone=True)
+    assert [v.name for v in copy.graph.graph.outputs] == ["r"]
+    assert [n.op_type for n in copy.graph.graph] == ["Conv", "Relu"]
+    assert set(copy.graph.graph.initializers) == {"w1", "b1"}
+    assert [spec.name for spec in observed(model, ["y"], alone=True).outputs] == ["y"]
+    assert [spec.name for spec in observed(model, ["x"], alone=True).outputs] == ["y"]  # a model has some output
+    assert len(list(model.graph.graph)) == 10
+
+
+def test_a_model_of_which_only_the_input_is_observed_is_calibrated() -> None:
+    model = small_cnn()
+    feeds = samples(model, 3)
+    assert calibrate(model, ["x"], compiled, iter(feeds))["x"].high == max(f["x"].max() for f in feeds)
+
+
 def test_shapes_may_differ_from_sample_to_sample() -> None:
     model = net(
         [node("Conv", ["x", "w"], ["a"], pads=[1] * 4), node("Relu", ["a"], ["y"])],

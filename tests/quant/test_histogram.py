@@ -97,3 +97,45 @@ def test_other_float_types_are_counted() -> None:
     histogram.update(np.array([1.0, 2.0], np.float16))
     histogram.update(np.array([3.0], np.float64))
     assert (histogram.high, histogram.seen) == (3.0, 3)
+
+
+@pytest.mark.parametrize("samples", [8, 64, 512])
+def test_about_as_many_values_are_counted_whatever_the_number_of_samples(samples: int) -> None:
+    histogram = Histogram(expected=samples)
+    rng = np.random.default_rng(samples)
+    for _ in range(samples):
+        histogram.update(rng.standard_normal(60_000, np.float32))
+    kept = histogram.counted / histogram._weight
+    assert 2**16 <= kept <= 2**17
+    assert histogram.counted == pytest.approx(histogram.seen, rel=0.02)
+
+
+def test_samples_weigh_alike_where_their_number_is_not_known_beforehand() -> None:
+    histogram = Histogram()
+    for value in range(40):  # one value per sample: its share of the counts is the sample's weight
+        histogram.update(np.full(50_000, value + 0.5, np.float32))
+    counts, edges = histogram.counts()
+    weights = [counts[(edges[:-1] <= v + 0.5) & (v + 0.5 < edges[1:])].sum() for v in range(40)]
+    np.testing.assert_allclose(weights, 50_000, rtol=0.1)
+
+
+def test_thinning_locks_onto_no_place_of_equal_samples() -> None:
+    histogram = Histogram(expected=512)
+    row = np.tile(np.linspace(-1, 1, 4096, dtype=np.float32), 8)  # as long as channels of 64 x 64 are
+    for _ in range(512):
+        histogram.update(row)
+    counts, edges = histogram.counts()
+    shares = np.interp(np.linspace(-1, 1, 21), edges[1:], np.cumsum(counts) / histogram.counted)
+    np.testing.assert_allclose(shares, np.linspace(0, 1, 21), atol=5e-3)
+
+
+def test_an_array_of_several_samples_counts_as_so_many() -> None:
+    together, apart = Histogram(expected=64), Histogram(expected=64)
+    rng = np.random.default_rng(1)
+    for _ in range(16):
+        block = rng.standard_normal((4, 30_000), np.float32)
+        together.update(block, 4)
+        for row in block:
+            apart.update(row)
+    assert (together.samples, together.seen, together.bounds()) == (apart.samples, apart.seen, apart.bounds())
+    assert together._weight == apart._weight
