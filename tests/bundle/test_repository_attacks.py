@@ -353,6 +353,22 @@ def test_a_gap_between_root_versions_is_refused(shop):
     assert refused(shop.device().refresh) == "tuf.root_gap"
 
 
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_version_beyond_all_others_is_refused_and_not_remembered(shop, expired):
+    """Who stole the online key could otherwise make the device remember what it cannot read again."""
+    device = shop.device()
+    before = device.refresh()
+    version = 10**30
+
+    def raised(signed: Any) -> None:
+        signed.version = version
+        signed.expires = at(shop.now + (-DAY if expired else DAY))
+
+    shop.forge("timestamp", raised, shop.keys["timestamp"])
+    assert refused(device.refresh) == ("tuf.expired_timestamp" if expired else "tuf.version_size")
+    assert read_trust(device.state) == before
+
+
 def test_an_online_key_cannot_sign_targets(shop):
     shop.forge("targets", lambda s: None, shop.keys["timestamp"] + shop.keys["snapshot"])
     shop.republish()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 2**32
 """Largest bundle that is downloaded."""
+MOST_VERSION = 2**53
+"""No version from here on is believed: JSON numbers of that size have no one meaning, and none could follow."""
 _ROLES = ("root", "timestamp", "snapshot", "targets")
 _TARGET = re.compile(r"([a-z0-9][a-z0-9._-]*)/([a-z0-9][a-z0-9._-]*)-([1-9][0-9]{0,15})\.bundle")
 _CUSTOM = {"name", "bundle_version", "security_version", "manifest"}
@@ -211,7 +213,7 @@ class Client:
         """What python-tuf does not know: the time and the versions seen before.
 
         Raises:
-            TrustError: tuf.same_key, tuf.rollback, tuf.frozen, tuf.expired_*.
+            TrustError: tuf.same_key, tuf.version_size, tuf.rollback, tuf.frozen, tuf.expired_*.
         """
         root = current["root"]
         for role in _ROLES:
@@ -220,6 +222,9 @@ class Client:
                 problem = f"lists one key twice for {role}, so that one signature would count as two"
                 raise TrustError("tuf.same_key", f"{self.source}: root", problem, _ASK)
         for role, metadata in current.items():
+            if metadata.signed.version >= MOST_VERSION:
+                problem = f"has version {metadata.signed.version}; nothing could ever follow it"
+                raise TrustError("tuf.version_size", f"{self.source}: {role}", problem, _ASK)
             before = trust.seen.get(role)
             same_keys = before is not None and (role == "root" or before.keys == _keyids(root, role))
             if before is not None and same_keys and metadata.signed.version < before.version:
@@ -253,7 +258,8 @@ class Client:
             stale = Seen(timestamp.signed.version, _keyids(self._trusted("root"), "timestamp"))
         except (RepositoryError, EdgeproofError):
             return
-        if stale.version > trust.stale.version or stale.keys != trust.stale.keys:
+        later = stale.version > trust.stale.version or stale.keys != trust.stale.keys
+        if later and stale.version < MOST_VERSION:
             write_trust(self.state, replace(trust, stale=stale))
 
 

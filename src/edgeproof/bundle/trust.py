@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, TrustError
-from ..files import check_record, os_error, read_json, write_bytes, write_json
+from ..files import check_record, os_error, write_bytes, write_json
+from ..strictjson import keys, loads
 
 if TYPE_CHECKING:
     from tuf.api.metadata import Metadata
@@ -99,29 +100,42 @@ def read_trust(state: Path) -> Trust:
     """What the device remembers.
 
     Raises:
-        InputError: trust.missing, files.not_json, files.value.
+        InputError: trust.missing, json.*, files.value.
     """
     path = state / "trust.json"
     if not path.is_file():
         hint = "provision the device with the root of its repository first"
         raise InputError("trust.missing", str(state), "is no trust folder of a device", hint)
-    value = read_json(path)
-    if not isinstance(value, dict) or value.pop("schema", None) != SCHEMA:
-        raise InputError("files.value", str(path), f"is not of the schema {SCHEMA}", "restore the file")
-    seen, stale = value.pop("seen", {}), value.pop("stale", {"version": 0, "keys": []})
     try:
-        check_record(Trust, value, str(path))
-        for entry in (*seen.values(), stale):
-            check_record(Seen, entry, str(path))
-        trust = Trust(**value, seen={role: _seen(entry) for role, entry in seen.items()}, stale=_seen(stale))
-        assert trust.time.tzinfo is not None
-    except (TypeError, ValueError, AttributeError, AssertionError) as e:
-        raise InputError("files.value", str(path), f"is not what was written: {e}", "restore the file") from e
-    return trust
+        data = path.read_bytes()
+    except OSError as e:
+        raise os_error(path, e) from e
+    subject = str(path)
+    value = keys(loads(data, subject), ("schema", "last_seen", "security_floor", "seen", "stale"), (), subject)
+    if value.pop("schema") != SCHEMA:
+        raise InputError("files.value", subject, f"is not of the schema {SCHEMA}", "restore the file")
+    seen = {role: _seen(entry, f"{subject}: {role}") for role, entry in _object(value.pop("seen"), subject).items()}
+    stale = _seen(value.pop("stale"), f"{subject}: stale")
+    check_record(Trust, value, subject)
+    try:
+        aware = datetime.fromisoformat(value["last_seen"]).tzinfo is not None
+    except ValueError:
+        aware = False
+    if not aware:
+        problem = f"has the time {value['last_seen'][:40]!r}; expected one with its time zone"
+        raise InputError("files.value", subject, problem, "restore the file")
+    return Trust(**value, seen=seen, stale=stale)
 
 
-def _seen(value: Mapping[str, Any]) -> Seen:
+def _seen(value: Any, subject: str) -> Seen:
+    check_record(Seen, keys(value, ("version", "keys"), (), subject), subject)
     return Seen(value["version"], tuple(value["keys"]))
+
+
+def _object(value: Any, subject: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError("files.value", f"{subject}: seen", "is no object", "restore the file")
+    return value
 
 
 def write_trust(state: Path, trust: Trust) -> None:
