@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], choices=tools, metavar="TOOL", help=", ".join(tools))
     parser.add_argument("--calibration", type=int, nargs="+", default=[128], metavar="N", help="default: 128")
     parser.add_argument("--test", type=int, default=0, metavar="N", help="test samples; default: 300 to 600 by model")
-    parser.add_argument("--rounds", type=int, default=60, help="of latency; default: 60")
+    parser.add_argument("--rounds", type=int, default=20, help="of latency, per process; default: 20")
     parser.add_argument("--stages", nargs="+", default=list(STAGES), choices=STAGES, metavar="STAGE")
     parser.add_argument("--limit-gb", type=float, default=10.0, help="a tool that holds more is stopped; default: 10")
     parser.add_argument("--limit-s", type=float, default=1800.0, help="a tool that takes longer is stopped")

@@ -21,8 +21,12 @@ from edgeproof.files import write_bytes
 from . import children, quality
 from .environments import installed
 from .labelled import write_labelled, write_lines
+from .latency import latencies
 from .tasks import Prepared, Task, fresh, prepare
 from .tools import TOOLS, Tool
+
+PROCESSES = 6
+"""Fresh processes that a latency comes from."""
 
 
 @dataclass(slots=True)
@@ -137,11 +141,11 @@ class Bench:
         kept = self.folder / f"latency-{n}.json"
         if kept.is_file():
             known = json.loads(kept.read_text())
-            if known["digests"] == digests and known["rounds"] == rounds:
+            if known["digests"] == digests and known["rounds"] == rounds and "processes" in known:
                 return
         say(self.task.task.data, f"timing {len(paths)} models in turn", 0.0)
-        found = quality.latencies(paths, list(self.feeds(8)), rounds)
-        write(kept, {"digests": digests, "rounds": rounds, "models": found})
+        found = latencies(paths, self.task.samples, PROCESSES, rounds)
+        write(kept, {"digests": digests, "rounds": rounds, "processes": PROCESSES, "models": found})
 
     def feeds(self, count: int) -> Any:
         """Calibration samples, read one at a time."""

@@ -1,12 +1,10 @@
-"""Quality, share of MACs in INT8 and latency of a tool's model, all on ONNX Runtime's CPU provider with one thread."""
+"""Quality of a tool's model, and what of it is in INT8, on ONNX Runtime's CPU provider with one thread."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -81,47 +79,3 @@ def kernels(path: Path, feeds: Mapping[str, Any]) -> dict[str, int]:
         return dict(Counter(layer.op for layer in session.layers()))
     finally:
         session.close()
-
-
-def latencies(paths: Mapping[str, Path], feeds: Sequence[Mapping[str, Any]], rounds: int) -> dict[str, dict[str, Any]]:
-    """Time of every model against the one called ``float``, interleaved in one process.
-
-    Args:
-        paths: Tool → model; must hold ``float``.
-        feeds: Inputs, taken in turn.
-        rounds: Of one inference each; the order within a round is drawn anew.
-
-    Returns:
-        Tool → ``ms`` (median of the process's CPU time), ``ratio`` to float (median of the rounds' ratios of CPU time)
-        with its 95 % bootstrap interval ``low`` and ``high``, and ``wall_ratio``.
-    """
-    sessions = {name: session_of(load_model(path)) for name, path in paths.items()}
-    rng = np.random.default_rng(0)
-    cpu: dict[str, list[int]] = {name: [] for name in paths}
-    wall: dict[str, list[int]] = {name: [] for name in paths}
-    names = list(paths)
-    for n in range(rounds + 3):
-        for i in rng.permutation(len(names)):
-            name = names[i]
-            start, clock = time.process_time_ns(), time.perf_counter_ns()
-            sessions[name].run(feeds[n % len(feeds)])
-            if n >= 3:
-                cpu[name].append(time.process_time_ns() - start)
-                wall[name].append(time.perf_counter_ns() - clock)
-    for session in sessions.values():
-        session.close()
-    return {name: _ratio(cpu[name], cpu["float"], wall[name], wall["float"]) for name in names}
-
-
-def _ratio(cpu: list[int], base: list[int], wall: list[int], wall_base: list[int]) -> dict[str, Any]:
-    ratios = np.divide(cpu, base)
-    draws = bootstrap(lambda index: float(np.median(ratios[index])), len(ratios), 1.0, resamples=RESAMPLES).draws
-    low, high = np.percentile(draws, [2.5, 97.5])
-    return {
-        "ms": median(cpu) / 1e6,
-        "wall_ms": median(wall) / 1e6,
-        "ratio": float(np.median(ratios)),
-        "low": float(low),
-        "high": float(high),
-        "wall_ratio": float(np.median(np.divide(wall, wall_base))),
-    }
