@@ -18,7 +18,7 @@ from edgeproof.bundle.reading import read_manifest
 from edgeproof.bundle.trust import read_trust
 from edgeproof.errors import EdgeproofError
 
-SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 ALICE = key()
 MANIFEST = manifest().to_bytes()
 ENVELOPE = sign(MANIFEST, "text/plain", [ALICE])
