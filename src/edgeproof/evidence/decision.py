@@ -178,7 +178,9 @@ def _size(analysis: Structure) -> Measurement:
 def _scored(receipt: Receipt, scores: Scores, metric: Metric) -> Measurement:
     _check_scores(scores, metric)
     samples = scores.samples
-    low, high = interval(metric, samples) if samples else (None, None)
+    # An interval by bootstrap is for display alone and costs as much as a decision; the bounds that decide are kept.
+    shown = bool(samples) and metric.kind == "proportion"
+    low, high = interval(metric, samples) if shown else (None, None)
     return Measurement(
         metric=scores.metric,
         value=metric.value(samples) if samples else math.nan,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +26,10 @@ RECALLS = np.linspace(0.0, 1.0, 101)
 MAX_DETECTIONS = 100
 MAX_AREA = 1e10
 """COCO's area range "all" ends here, in square pixels; an unmatched detection above it is ignored."""
+
+TOGETHER = 8192
+"""Detections times thresholds that are accumulated at once: 64 kB an array (measured against one threshold at a
+time: 2.0 times as fast for 300 pictures, 1.3 for 1,000, 0.9 for 5,000)."""
 
 PictureScore = list[list[list[float]]]
 """[[class, score, matched, ignored] per detection, [class, boxes that count] per class of the picture]; matched and
@@ -131,7 +136,10 @@ def accumulator(scores: Sequence[PictureScore], bits: Sequence[int]) -> Callable
     rows = rows[np.lexsort((-rows[:, 2], rows[:, 1]))]
     picture = rows[:, 0].astype(np.intp)
     row_class = np.searchsorted(labels, rows[:, 1])
-    hits = [_hits(rows, row_class, bit) for bit in bits]
+    # Several thresholds at once, one's classes after the other's, as long as what they need stays in the cache.
+    together = max(1, TOGETHER // max(len(rows), 1))
+    groups = [bits[i : i + together] for i in range(0, len(bits), together)]
+    hits = [_hits(rows, row_class, group, len(labels)) for group in groups]
 
     def value(indices: NDArray[np.intp]) -> float:
         weight = np.bincount(indices, minlength=pictures)
@@ -139,24 +147,61 @@ def accumulator(scores: Sequence[PictureScore], bits: Sequence[int]) -> Callable
         present = np.flatnonzero(counted)
         if not len(present):
             return float("nan")
-        needed = _needed(counted[present])
-        row_weight = weight[picture]
-        per_bit = [_precision(row_weight, *hit, len(labels), present, needed) for hit in hits]
-        return float(np.mean(per_bit))
+        needed, row_weight, total = _needed(counted[present]), weight[picture], 0.0
+        for group, hit in zip(groups, hits, strict=True):
+            everywhere = (present + np.arange(len(group))[:, None] * len(labels)).reshape(-1)
+            total += len(group) * _precision(row_weight, hit, everywhere, np.tile(needed, (len(group), 1)))
+        return total / len(bits)
 
     return value
 
 
-_Hits = tuple[NDArray[np.bool_], NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]
+@dataclass(frozen=True, slots=True)
+class _Hits:
+    """Where true positives are, all thresholds one after the other.
+
+    Attributes:
+        counts: Whether a row counts, int64 [k, rows], once for all thresholds that agree on it (mostly k = 1).
+        positive: Row of every true positive.
+        ends: Its place in the running sums of rows that count, each of rows + 1 entries.
+        starts: The place of its class's first row.
+        classes: Its class, counted on from threshold to threshold; rising.
+        before: First true positive of its class.
+        first: Where each class begins among the true positives.
+        step: What keeps running maxima apart by class.
+    """
+
+    counts: NDArray[np.int64]
+    positive: NDArray[np.intp]
+    ends: NDArray[np.intp]
+    starts: NDArray[np.intp]
+    classes: NDArray[np.intp]
+    before: NDArray[np.intp]
+    first: NDArray[np.intp]
+    step: NDArray[np.float64]
 
 
-def _hits(rows: NDArray[np.float64], row_class: NDArray[np.intp], bit: int) -> _Hits:
-    """Which rows count, where the true positives are, their classes, and the first row of each one's class."""
+def _hits(rows: NDArray[np.float64], row_class: NDArray[np.intp], bits: Sequence[int], class_count: int) -> _Hits:
+    bit = np.asarray(bits, np.int64)[:, None]
     matched = (rows[:, 3].astype(np.int64) >> bit) & 1 == 1
     counts = (rows[:, 4].astype(np.int64) >> bit) & 1 == 0
-    positive = np.flatnonzero(matched & counts)
-    start = np.searchsorted(row_class, row_class[positive])
-    return counts, positive, row_class[positive], start
+    threshold, positive = np.nonzero(matched & counts)
+    classes = row_class[positive] + threshold * class_count
+    kinds, kind = np.unique(counts, axis=0, return_inverse=True)
+    shift = kind.reshape(-1)[threshold] * (len(rows) + 1)
+    every = class_count * len(bits)
+    first = np.searchsorted(classes, np.arange(every + 1))
+    return _Hits(
+        counts=kinds.astype(np.int64),
+        positive=positive,
+        ends=positive + 1 + shift,
+        starts=np.searchsorted(row_class, row_class[positive]) + shift,
+        classes=classes,
+        before=first[classes],
+        first=first,
+        # Precision is at most 1: steps of 2 between classes keep the running maximum from crossing them.
+        step=2.0 * (every - 1 - classes).astype(np.float64),
+    )
 
 
 def _needed(counted: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -164,28 +209,25 @@ def _needed(counted: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.stack([np.searchsorted(np.arange(n + 1) / n, RECALLS, side="left") for n in counted.tolist()])
 
 
-def _precision(
-    weight: NDArray[np.int64],
-    counts: NDArray[np.bool_],
-    positive: NDArray[np.intp],
-    classes: NDArray[np.intp],
-    start: NDArray[np.intp],
-    class_count: int,
-    present: NDArray[np.intp],
-    needed: NDArray[np.int64],
-) -> float:
-    """Mean interpolated precision at one IoU threshold over the classes present."""
-    seen = np.concatenate([[0], np.cumsum(weight * counts)])
-    true = np.concatenate([[0], np.cumsum(weight[positive])])
-    first = np.searchsorted(classes, np.arange(class_count + 1))  # where each class begins among the true positives
-    within = true[1:] - true[first[classes]]
-    total = seen[positive + 1] - seen[start]
-    # Precision is at most 1: steps of 2 between classes keep the running maximum from crossing them.
-    step = 2.0 * (class_count - 1 - classes)
+def _precision(weight: NDArray[np.int64], hits: _Hits, present: NDArray[np.intp], needed: NDArray[np.int64]) -> float:
+    """Mean interpolated precision over thresholds and the classes present.
+
+    Args:
+        weight: How often each row's picture was drawn, int64 [rows].
+        hits: Where true positives are.
+        present: Classes that have a box, counted on from threshold to threshold, rising.
+        needed: True positives from which each recall is reached, int64 [present, 101].
+    """
+    seen = np.zeros((len(hits.counts), len(weight) + 1), np.int64)
+    np.cumsum(weight * hits.counts, axis=1, out=seen[:, 1:])
+    flat = seen.reshape(-1)
+    true = np.concatenate([[0], np.cumsum(weight[hits.positive])])
+    within = true[1:] - true[hits.before]
+    total = flat[hits.ends] - flat[hits.starts]
     precision = within / (total + np.spacing(1))
-    envelope = np.maximum.accumulate((precision + step)[::-1])[::-1] - step
+    envelope = np.maximum.accumulate((precision + hits.step)[::-1])[::-1] - hits.step
     large = int(true[-1]) + 2
-    key = within + classes * large
+    key = within + hits.classes * large
     at = np.searchsorted(key, np.minimum(np.maximum(needed, 0), large - 1) + (present * large)[:, None])
-    found = at < first[present + 1][:, None]
+    found = at < hits.first[present + 1][:, None]
     return float(np.where(found, np.append(envelope, 0.0)[np.minimum(at, len(envelope))], 0.0).mean())

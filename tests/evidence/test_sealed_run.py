@@ -1,0 +1,252 @@
+"""A real run of the main job, sealed and verified, from the library and from the command line."""
+
+import json
+import shutil
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from securesystemslib.signer import CryptoSigner
+
+from edgeproof.backends.onnxruntime import OnnxRuntime
+from edgeproof.bundle.keys import new_key
+from edgeproof.cli import main
+from edgeproof.dataset import load_spec
+from edgeproof.digest import digest_file, digest_json
+from edgeproof.errors import InputError, TrustError
+from edgeproof.evidence.seal import device_of, run_members, seal
+from edgeproof.evidence.verify import verify
+from edgeproof.model import save_model
+from edgeproof.optimize import optimize
+from edgeproof.policy import Policy, Rule
+from edgeproof.recipe import Recipe, Step
+from edgeproof.report import render
+from edgeproof.strictjson import loads
+from edgeproof.workspace import Workspace
+from evidence_files import LATER, TIME, read
+from small_nets import CPU, small_cnn
+
+SIGNER = CryptoSigner.generate_ed25519()
+KEYS = [SIGNER.public_key]
+# Size and quality alone: a test must not depend on how quiet the machine is.
+POLICY = Policy(
+    "size",
+    (Rule("quality", "<=", Decimal("0.5"), "drop", "baseline"), Rule("size", "<=", Decimal(10_000_000), "bytes")),
+    runs=2,
+    inferences=5,
+)
+
+
+class One:
+    """A strategy that proposes one recipe."""
+
+    expected = 1
+
+    def __init__(self):
+        self.recipes = [Recipe("int8", (Step("simplify"), Step("int8")))]
+
+    def ask(self):
+        return self.recipes.pop() if self.recipes else None
+
+    def tell(self, recipe, result):
+        pass
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A finished run in ``run``, of the model ``net.onnx``."""
+    folder = tmp_path_factory.mktemp("sealed")
+    model = small_cnn()
+    save_model(model, folder / "net.onnx")
+    x = np.random.default_rng(7).standard_normal((60, *model.inputs[0].shape[1:])).astype(np.float32)
+    session = OnnxRuntime().compile(model, CPU)
+    labels = [int(session.run({"x": x[i : i + 1]})["y"].argmax()) for i in range(60)]
+    session.close()
+    np.savez(folder / "samples.npz", x=x, labels=np.array(labels, np.int64))
+    spec = load_spec(str(folder / "samples.npz"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edgeproof.optimize.FASTER", 0.0)  # confirmed however fast this machine happens to run it
+        optimize(folder / "net.onnx", spec, POLICY, CPU, folder / "run", strategy=One())
+    return folder
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    """A copy of the run that may be spoilt."""
+    shutil.copytree(made / "run", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def sealed(run, out, **options):
+    return seal(run, out, signer=SIGNER, timestamp=TIME, expires=LATER, **options)
+
+
+def test_a_sealed_run_verifies_with_the_models_bytes_and_without(made, tmp_path):
+    done = sealed(made / "run", tmp_path / "e.zip", candidate="int8")
+    assert (done.verdict.state, done.differences, done.signed) == ("accept", (), True)
+    file = made / "run/candidates/int8/model.onnx"
+    found = verify(tmp_path / "e.zip", keys=KEYS, models=[file, made / "net.onnx"])
+    assert (found.accepted, found.differences) == (True, ())
+    assert found.candidate == digest_file(file)
+    assert verify(tmp_path / "e.zip", keys=KEYS).accepted
+    assert found.digest == done.digest == digest_file(tmp_path / "e.zip")
+
+
+def test_the_best_model_of_a_run_is_the_very_file_that_the_evidence_names(made, tmp_path):
+    sealed(made / "run", tmp_path / "e.zip")
+    found = verify(tmp_path / "e.zip", keys=KEYS, models=[made / "run/best.onnx"])
+    assert found.differences == ()
+    assert found.candidate == digest_file(made / "run/best.onnx")
+
+
+def test_the_original_of_a_run_can_be_sealed_too(made, tmp_path):
+    done = sealed(made / "run", tmp_path / "e.zip", candidate="original")
+    assert done.differences == ()
+    found = verify(tmp_path / "e.zip", keys=KEYS, models=[made / "net.onnx"])
+    assert (found.state, found.differences) == (done.verdict.state, ())
+    assert found.candidate == found.baseline
+
+
+def test_the_same_run_key_and_time_give_the_same_bytes(made, tmp_path):
+    page = render(made / "run").encode()
+    first = sealed(made / "run", tmp_path / "a.zip", report=page)
+    shutil.copytree(made / "run", tmp_path / "elsewhere")
+    second = sealed(tmp_path / "elsewhere", tmp_path / "b.zip", report=render(tmp_path / "elsewhere").encode())
+    assert first.digest == second.digest
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+
+
+def test_receipts_say_which_device_measured_and_where_every_node_ran(made):
+    members, _ = run_members(Workspace.open(made / "run"))
+    receipt = loads(members["receipt-candidate-runs.json"], "receipt")
+    assert receipt["device"]["runtime"]["onnxruntime"]
+    assert receipt["device"]["module"]
+    assert receipt["placement"]["nodes"]
+    assert all(device == "CPUExecutionProvider" for _, _, device, _ in receipt["placement"]["nodes"])
+
+
+def test_a_device_is_described_by_what_is_known_and_nothing_else():
+    facts = {"device": "NVIDIA Jetson Orin Nano", "nvpmodel": "15W", "governor": "schedutil", "memory_gib": 8}
+    assert device_of(facts) == {
+        "module": "NVIDIA Jetson Orin Nano",
+        "power_mode": "15W",
+        "clocks": {"governor": "schedutil"},
+        "memory_gib": 8,
+    }
+
+
+def test_a_candidate_changed_after_it_was_measured_is_not_sealed(run, tmp_path):
+    save_model(small_cnn(), run / "candidates/int8/model.onnx")
+    with pytest.raises(TrustError) as e:
+        sealed(run, tmp_path / "e.zip", candidate="int8")
+    assert e.value.code == "evidence.changed_model"
+
+
+@pytest.mark.parametrize("name", ["samples.json", "result.json", "confirm/round-000.json", "environment.json"])
+def test_a_value_of_the_run_that_was_changed_is_not_sealed(run, tmp_path, name):
+    (run / name).write_text((run / name).read_text().replace("1", "2", 1))
+    with pytest.raises(TrustError) as e:
+        sealed(run, tmp_path / "e.zip")
+    assert e.value.code == "workspace.changed"
+
+
+def test_a_result_that_its_samples_do_not_give_is_not_sealed(run, tmp_path):
+    workspace = Workspace.open(run)
+    result = workspace.read("result.json")
+    for row in result["candidates"]:
+        if row["verdict"]:
+            row["verdict"]["state"] = "reject"
+    workspace.write("result.json", result)
+    with pytest.raises(TrustError) as e:
+        sealed(run, tmp_path / "e.zip")
+    assert e.value.code == "evidence.result"
+
+
+def test_a_deleted_ledger_is_noticed_by_the_run(run, tmp_path):
+    (run / "ledger.jsonl").unlink()
+    for act in (lambda: sealed(run, tmp_path / "e.zip"), lambda: Workspace.open(run).record({"kind": "again"})):
+        with pytest.raises(TrustError) as e:
+            act()
+        assert e.value.code == "workspace.ledger"
+    assert not (run / "ledger.jsonl").exists()
+
+
+def test_a_ledger_deleted_with_the_index_leaves_evidence_that_says_what_is_missing(run, tmp_path):
+    # Whoever deletes both has everything measured again, but for what is in the ledger; here the files are put back.
+    index = json.loads((run / "index.json").read_text())
+    del index["ledger.jsonl"], index["seal"]
+    (run / "index.json").write_text(json.dumps({**index, "seal": digest_json(index)}))
+    (run / "ledger.jsonl").unlink()
+    done = sealed(run, tmp_path / "e.zip")
+    assert {d.code for d in done.differences} == {"evidence.ledger_entry"}
+    assert not verify(tmp_path / "e.zip", keys=KEYS).accepted
+
+
+def test_a_confirmation_that_is_repeated_is_not_sealed_as_what_it_was(run, tmp_path):
+    workspace = Workspace.open(run)
+    line = next(v for v in workspace.ledger() if (v["kind"], v["candidate"]) == ("bench-confirm", "int8"))
+    again = {k: v for k, v in line.items() if k not in ("n", "previous")}
+    workspace.record({**again, "result": "sha256:of the same candidate, measured once more"})
+    with pytest.raises(TrustError) as e:
+        sealed(run, tmp_path / "e.zip", candidate="int8")
+    assert e.value.code == "evidence.result"
+    assert "give hold: quality: 2 confirmations were made" in e.value.problem
+
+
+def test_rounds_deleted_to_be_measured_again_count_as_another_look(made, run, tmp_path):
+    for path in (run / "confirm").glob("round-*.json"):
+        path.unlink()
+    spec = load_spec(str(made / "samples.npz"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edgeproof.optimize.FASTER", 0.0)
+        result = optimize(made / "net.onnx", spec, POLICY, CPU, run, strategy=One())
+    rows = {c["name"]: c for c in result["candidates"]}
+    assert rows["int8"]["state"] == "hold"
+    assert "2 confirmations were made, and the policy declared 1" in rows["int8"]["why"]
+    done = sealed(run, tmp_path / "e.zip", candidate="int8")
+    assert (done.verdict.state, done.differences) == ("hold", ())
+
+
+def test_an_unfinished_run_and_an_unknown_candidate_are_told_apart(run, tmp_path):
+    with pytest.raises(InputError) as e:
+        sealed(run, tmp_path / "e.zip", candidate="nope")
+    assert e.value.code == "evidence.candidate"
+    Workspace.open(run).forget("result.json")
+    with pytest.raises(InputError) as e:
+        sealed(run, tmp_path / "e.zip")
+    assert e.value.code == "evidence.unfinished"
+
+
+def test_the_commands_seal_and_verify_end_with_the_verdicts_code(run, made, tmp_path, capsys):
+    new_key(tmp_path / "k.key", None)
+    new_key(tmp_path / "other.key", None)
+    arguments = ["seal", str(run), "--key", str(tmp_path / "k.key"), "--timestamp", TIME, "--valid", "3650", "--json"]
+    assert main(arguments) == 0
+    sealed_to = json.loads(capsys.readouterr().out)
+    assert sealed_to["differences"] == []
+    file = str(run / "evidence.zip")
+    assert sealed_to["path"] == file
+    assert main(["verify", file, "--key", str(tmp_path / "k.pub"), "--model", str(made / "net.onnx"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["accepted"], found["trusted"], found["expires"][:4]) == (True, True, "2036")
+    assert main(["verify", file]) == 4
+    assert "NOT TRUSTED" in capsys.readouterr().out
+    assert main(["verify", file, "--key", str(tmp_path / "other.pub")]) == 4
+    assert main(["verify", file, "--key", str(tmp_path / "k.pub"), "--model", str(tmp_path / "k.pub")]) == 4
+    assert "evidence.model_bytes" in capsys.readouterr().out
+    members = read(run / "evidence.zip")
+    assert b"<title>" in members["report.html"]
+
+
+def test_a_timestamp_comes_from_source_date_epoch_where_it_is_set(run, monkeypatch, capsys):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1796117400")
+    assert main(["seal", str(run), "--out", str(run / "a.zip")]) == 0
+    assert verify(run / "a.zip").timestamp == "2026-12-01T09:30:00Z"
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+    assert main(["seal", str(run), "--out", str(run / "a.zip")]) == 2
+
+
+def test_a_file_that_is_no_archive_ends_with_4(tmp_path, capsys):
+    (tmp_path / "e.zip").write_bytes(b"no archive")
+    assert main(["verify", str(tmp_path / "e.zip")]) == 4
+    assert "archive.no_end" in capsys.readouterr().err
