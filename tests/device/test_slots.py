@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import replace
 
 import pytest
@@ -44,6 +45,16 @@ def test_a_start_without_a_fault_changes_nothing_but_the_time(home):
     assert home.state() == before
     recover(home, NOW + 60)
     assert replace(home.state(), last_seen=NOW, sequence=before.sequence) == before
+
+
+def test_a_full_disk_does_not_keep_what_is_sound_from_running(home):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        assert recover(home, NOW + 60).slot.version == 3
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert home.state().last_seen == NOW
 
 
 def test_time_never_goes_back(home):
@@ -132,7 +143,7 @@ def test_writing_that_was_cut_short_leaves_an_empty_slot_and_no_remains(home):
         left.write_bytes(b"half")
     assert recover(home, NOW).slot.version == 3
     assert home.state().a == Slot()
-    assert sorted(p.name for p in home.slots.iterdir()) == ["b.bundle"]
+    assert sorted(p.name for p in home.slots.iterdir()) == ["b.bundle", "golden.bundle"]
     assert not list(home.root.glob("*.part"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 from dataclasses import replace
 from decimal import Decimal
@@ -116,6 +117,25 @@ def test_a_nan_output_on_trial_goes_back_at_once_and_the_bundle_is_in_quarantine
     assert state.quarantined(digest_file(bundle)).reason.startswith("sla.hard: nan_outputs")
     assert ask(supervisor).outputs["y"].tolist() == [[-1.0] * 4]
     assert (receipt(home)["event"], receipt(home)["decision"]["code"]) == ("left", "sla.hard")
+
+
+def test_while_the_disk_refuses_a_rollback_the_bad_bundle_does_not_run_and_the_rollback_follows(home, maker, run):
+    put(home, maker.bundle(2, model("Log", -1.0)), keep=False)
+    supervisor = run()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        ask(supervisor)
+        supervisor.tick()
+        assert home.state().b.phase == "trial"
+        assert (supervisor.health()["serving"], "cannot be left" in supervisor.health()["alarm"]) == (False, True)
+        with pytest.raises(UnsupportedError):
+            ask(supervisor)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    supervisor.tick()
+    assert home.state().b.phase == "bad"
+    assert ask(supervisor).outputs["y"].tolist() == [[-1.0] * 4]
 
 
 def test_an_input_with_a_nan_is_refused_before_it_is_held_against_the_model(home, maker, run):

@@ -3,7 +3,7 @@
 device.json           what the device is, written once at provisioning, last of all
 state.json            what it remembers
 slots/a.bundle, b.bundle, incoming.part
-golden.bundle         the fallback from the factory, if there is one
+slots/golden.bundle   the fallback from the factory, if there is one
 keys/device.pem       its own signing key; keys/trusted/*.pub: whose bundles and instructions it takes
 tuf/                  what the update client trusts
 receipts/             what happened, signed
@@ -80,7 +80,7 @@ class Home:
     @property
     def golden(self) -> Path:
         """The factory's fallback."""
-        return self.root / "golden.bundle"
+        return self.slots / "golden.bundle"
 
     @property
     def receipts(self) -> Path:

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from ..bundle import trust
 from ..bundle.keys import load_public, new_key
-from ..bundle.opening import open_bundle
-from ..digest import digest_file
 from ..errors import InputError, TrustError
 from ..files import os_error
 from .home import Home, Profile
@@ -108,14 +106,13 @@ def _golden(home: Home, factory: Factory) -> Slot:
     if manifest.security_version < factory.floor:
         problem = f"has the security version {manifest.security_version}; the floor is {factory.floor}"
         raise TrustError("device.golden", manifest.label, problem, "choose a later bundle, or a lower floor")
-    replace(home.storage, home.golden, home.incoming.read_bytes())
-    home.storage.remove(home.incoming)
-    with open_bundle(home.golden) as bundle:
-        digest = bundle.digest
+    home.storage.sync(home.incoming)
+    home.storage.rename(home.incoming, home.golden)
+    home.storage.sync_folder(home.slots)
     return Slot(
         phase="good",
-        bundle=digest_file(home.golden),
-        manifest=digest,
+        bundle=believed.bundle,
+        manifest=manifest.digest,
         name=manifest.name,
         version=manifest.bundle_version,
         security_version=manifest.security_version,

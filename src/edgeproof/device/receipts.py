@@ -16,6 +16,7 @@ from ..bundle import envelope
 from ..bundle.keys import load_signer
 from ..digest import digest_file
 from ..errors import EdgeproofError
+from .admit import facts as facts_of
 from .home import Home
 from .state import Slot
 from .storage import replace
@@ -43,6 +44,7 @@ def write(home: Home, event: str, slot: Slot, facts: Mapping[str, Any], now: int
         InputError: keys.*, files.*.
     """
     profile, floor = home.profile(), home.state().floor
+    here = facts_of(profile)
     earlier = listed(home)
     number = int(earlier[-1].name.partition("-")[0]) + 1 if earlier else 1
     value = {
@@ -53,6 +55,8 @@ def write(home: Home, event: str, slot: Slot, facts: Mapping[str, Any], now: int
         "at": datetime.fromtimestamp(now, UTC).isoformat(),
         "device": profile.device,
         "product_line": profile.line,
+        "driver": here.driver,
+        "runtimes": dict(here.runtimes),
         "floor": floor,
         "bundle": slot.bundle,
         "manifest": slot.manifest,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import get_args
 
 from ..digest import digest_file
-from ..errors import EdgeproofError, TrustError
+from ..errors import EdgeproofError, InputError, TrustError
 from .home import Home
 from .state import SLOTS, Current, Slot, SlotName, State
 from .storage import PART
@@ -49,7 +49,13 @@ def recover(home: Home, now: int) -> Boot:
             state = home.state()
         except EdgeproofError as e:
             return _golden(home, f"{e.subject} {e.problem}", home.profile().floor)
-        state = home.store(state, lambda s: _settled(home, s, now, alone=alone))
+        settled = _settled(home, state, now, alone=alone)
+        try:
+            state = home.store(state, lambda _: settled)
+        except InputError:
+            if settled.current != state.current:
+                raise
+            state = settled  # a full disk must not keep what is sound from running
         _clear(home, state)
     return _boot(home, state)
 

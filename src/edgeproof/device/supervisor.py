@@ -17,7 +17,7 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
-from ..errors import EdgeproofError, TrustError, UnsupportedError
+from ..errors import EdgeproofError, InputError, TrustError, UnsupportedError
 from ..manifest import Manifest, Rollback, Sla
 from . import receipts
 from .home import Home
@@ -71,6 +71,7 @@ class Supervisor:
         self._crashes: deque[float] = deque()
         self._since = self._saved = time.monotonic()
         self._served_s, self._boots = 0.0, 0
+        self._owed: Decision | None = None
         self.record = Record()
         self.alarm = ""
 
@@ -119,19 +120,15 @@ class Supervisor:
             return answer
 
     def tick(self) -> None:
-        """Read the sensors, follow what others did to the slots, keep what was watched; a few times a second."""
+        """Read the sensors, follow what others did to the slots, keep what was watched; a few times a second.
+
+        What the system refuses meanwhile is an alarm, and tried again with the next tick.
+        """
         with self._lock:
-            self._follow()
-            if self._serving is None:
-                return
-            values = self._sensors.read()
-            memory = self._serving.memory_bytes()
-            if memory is not None:
-                values["memory"] = float(memory)
-            self.record.reading(values)
-            self._watch.reading(values)
-            if not self._decide() and time.monotonic() - self._saved >= self._save_s:
-                self._save(self._verdict())
+            try:
+                self._tick()
+            except EdgeproofError as e:
+                self.alarm = f"{e.code}: {e.problem}"
 
     def health(self) -> dict[str, Any]:
         """What runs and how it goes, as JSON."""
@@ -171,6 +168,21 @@ class Supervisor:
             if self._serving is not None and self._boot.slot.phase == "trial":
                 self._save(self._verdict())
             self._end()
+
+    def _tick(self) -> None:
+        if self._owed is not None:
+            self._act(self._owed, must_leave=True)
+        self._follow()
+        if self._serving is None:
+            return
+        values = self._sensors.read()
+        memory = self._serving.memory_bytes()
+        if memory is not None:
+            values["memory"] = float(memory)
+        self.record.reading(values)
+        self._watch.reading(values)
+        if not self._decide() and time.monotonic() - self._saved >= self._save_s:
+            self._save(self._verdict())
 
     # Taking a slot.
 
@@ -217,7 +229,9 @@ class Supervisor:
             return again
         if found.current not in SLOTS:
             return Boot(None, Slot(), None, f"{code}: {problem}")
-        return self._leave(Decision("roll_back", code, problem), must_leave=True)
+        following = self._leave(Decision("roll_back", code, problem), must_leave=True)
+        assert following is not None
+        return following
 
     def _follow(self) -> None:
         """See whether somebody installed, kept or left a bundle meanwhile."""
@@ -247,26 +261,53 @@ class Supervisor:
         """Act on what was watched; gives whether something was done."""
         verdict = self._verdict()
         if verdict.kind == "roll_back":
-            if self._boot.current in SLOTS:
-                self._take(self._leave(verdict, must_leave=self._boot.slot.phase == "trial"))
-            else:
-                self._raise_alarm(verdict)
+            self._act(verdict, must_leave=self._boot.slot.phase == "trial")
             return True
         if verdict.kind == "commit" and not self._by_hand:
             self._keep(verdict)
             return True
         return False
 
+    def _act(self, verdict: Decision, *, must_leave: bool) -> None:
+        """Leave what runs. While the system refuses to write that down, nothing runs, and it is tried again."""
+        self._owed = None
+        if self._boot.current not in SLOTS:
+            if must_leave:
+                self._end()
+                self._boot = Boot(None, Slot(), None, f"{verdict.code}: {verdict.why}")
+            else:
+                self._raise_alarm(verdict)
+            return
+        try:
+            following = self._leave(verdict, must_leave=must_leave)
+        except InputError as e:
+            self._end()
+            self._owed = verdict
+            self.alarm = f"{verdict.code}: {verdict.why}; cannot be left: {e.problem}"
+            return
+        if following is None:
+            self._raise_alarm(verdict)
+        else:
+            self._take(following)
+
     def _keep(self, verdict: Decision) -> None:
         self._save(verdict)
-        state = mark_good(self._home, _now())
+        try:
+            state = mark_good(self._home, _now())
+        except InputError as e:
+            self.alarm = f"cannot be kept: {e.problem}"
+            return
         assert state.current in SLOTS
         self._receipt("kept", self._boot.slot, {"decision": {"code": verdict.code, "why": verdict.why}})
         self._boot = replace(self._boot, slot=state.slot(state.current))
         self._begin()
 
-    def _leave(self, verdict: Decision, *, must_leave: bool) -> Boot:
-        """Switch to another slot; a kept bundle without another one stays, with an alarm."""
+    def _leave(self, verdict: Decision, *, must_leave: bool) -> Boot | None:
+        """Switch to another slot, the golden bundle or nothing; None when a kept bundle has no other one to leave for.
+
+        Raises:
+            InputError: files.*, when the state cannot be written.
+        """
         on_trial, slot = self._boot.slot.phase == "trial", self._boot.slot
         try:
             roll_back(
@@ -279,8 +320,7 @@ class Supervisor:
         except TrustError as e:
             if e.code != "device.no_fallback":
                 raise
-            self._raise_alarm(verdict)
-            return self._boot
+            return None
         self._receipt("left", slot, {"decision": {"code": verdict.code, "why": verdict.why}})
         return recover(self._home, _now())
 
@@ -301,12 +341,7 @@ class Supervisor:
             return
         if len(self._crashes) > self._restarts:
             verdict = Decision("roll_back", "device.crashes", f"{len(self._crashes)} crashes within a minute; {why}")
-            found = self._boot
-            if found.current in SLOTS:
-                self._take(self._leave(verdict, must_leave=True))
-            else:
-                self._end()
-                self._boot = Boot(None, Slot(), None, f"{verdict.code}: {verdict.why}")
+            self._act(verdict, must_leave=True)
             return
         self._restart()
 
@@ -327,8 +362,11 @@ class Supervisor:
             decision="commit" if verdict.kind == "commit" else "go_on",
             why=verdict.why,
         )
-        watched(self._home, trial, _now())
         self._saved = time.monotonic()
+        try:
+            watched(self._home, trial, _now())
+        except InputError as e:
+            self.alarm = f"what was watched is not kept: {e.problem}"
 
     def _receipt(self, event: str, slot: Slot, facts: Mapping[str, Any]) -> None:
         observed = {"watched": self.record.to_json(samples=True), "missing_sensors": self._sensors.missing}
