@@ -205,6 +205,32 @@ def test_a_withdrawn_bundle_is_no_longer_offered_nor_stored(shop):
     assert len(list(shop.folder.glob("targets/cameras/*"))) == 1
 
 
+def test_a_bundle_that_could_not_be_signed_leaves_nothing_behind(shop):
+    online = shop.keys.pop("timestamp")
+    before = sorted(p for p in shop.folder.rglob("*"))
+    assert refused(lambda: shop.add(2)) == "repo.threshold"
+    assert sorted(p for p in shop.folder.rglob("*")) == before
+    shop.keys["timestamp"] = online
+    shop.add(2)
+
+
+def test_a_repository_whose_beginning_was_cut_short_can_be_begun_again(tmp_path, monkeypatch):
+    shop = Shop(tmp_path / "repo", datetime.now(UTC))
+
+    def cut(folder: Path, written: Any) -> None:
+        (folder / "metadata").mkdir(parents=True)
+        for name, data in list(written)[:-1]:
+            (folder / name).write_bytes(data)
+        raise OSError("power cut")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(repository, "publish", cut)
+        with pytest.raises(OSError, match="power cut"):
+            shop.open()
+    shop.open()
+    assert shop.device().offers("cameras") == ()
+
+
 def test_what_is_published_never_changes(shop):
     assert refused(lambda: shop.add(1, content=b"other")) == "repo.published"
 

@@ -74,7 +74,7 @@ def create(
     """
     from tuf.api.metadata import Delegations, Metadata, Role, Root, Snapshot, Targets, Timestamp
 
-    if (folder / "metadata").exists():
+    if _in_use(folder):
         raise InputError("repo.exists", str(folder), "holds a repository already", "choose another folder")
     online = {k.keyid for k in (*keys.snapshot, *keys.timestamp)}
     for key in (*keys.root, *keys.targets):
@@ -169,10 +169,13 @@ def add_target(
         if path in old.of(line).signed.targets:
             hint = "what is published never changes; count bundle_version up"
             raise InputError("repo.published", path, "is published already", hint)
-        sha256, size = _copied(file, folder / "targets" / line, name)
-        changed: Metadata[Targets] = Metadata.from_bytes(old.of(line).to_bytes())
-        changed.signed.targets[path] = TargetFile(size, {"sha256": sha256}, path, {"custom": custom})
-        sign_and_publish(folder, old, old.with_role(line, changed), (line,), signers, now, expiry)
+        with _copied(file, folder / "targets" / line) as (part, sha256, size):
+            changed: Metadata[Targets] = Metadata.from_bytes(old.of(line).to_bytes())
+            changed.signed.targets[path] = TargetFile(size, {"sha256": sha256}, path, {"custom": custom})
+            new = old.with_role(line, changed)
+            _, written = signed_anew(old, new, (line,), signers, expiry=expiry or Expiry(), now=now)
+            part.replace(part.with_name(f"{sha256}.{name}"))
+            publish(folder, written)
     return path
 
 
@@ -284,27 +287,39 @@ def sign_and_publish(
     publish(folder, written)
 
 
+def _in_use(folder: Path) -> bool:
+    """Whether anything was published there; what a lost beginning left behind does not count."""
+    begun = {"1.root.json", "1.targets.json", "1.snapshot.json"}
+    found = (folder / "metadata").glob("*")
+    return any(path.name not in begun and not path.name.startswith(".") for path in found)
+
+
 def _check_line(roles: Roles, line: str) -> None:
     if line not in roles.lines:
         known = ", ".join(sorted(roles.lines)) or "none yet"
         raise InputError("repo.role", line, "is no product line of this repository", f"known: {known}")
 
 
-def _copied(file: Path, folder: Path, name: str) -> tuple[str, int]:
-    """Copy a target under its content's name; hashed from the very bytes that are written."""
+@contextmanager
+def _copied(file: Path, folder: Path) -> Iterator[tuple[Path, str, int]]:
+    """Copy a target into its folder: a temporary file, and the SHA-256 and size of the very bytes written.
+
+    The caller renames it; otherwise it is removed.
+    """
     import hashlib
 
-    h, size = hashlib.sha256(), 0
-    part = folder / f"{name}.new"
+    h, size, part = hashlib.sha256(), 0, folder / f".{os.getpid()}.new"
     try:
         with replacing(part) as temporary, file.open("rb") as source, temporary.open("wb") as out:
             while chunk := source.read(2**20):
                 h.update(chunk)
                 size += out.write(chunk)
-        part.replace(folder / f"{h.hexdigest()}.{name}")
     except OSError as e:
         raise os_error(file, e) from e
-    return h.hexdigest(), size
+    try:
+        yield part, h.hexdigest(), size
+    finally:
+        part.unlink(missing_ok=True)
 
 
 @contextmanager
