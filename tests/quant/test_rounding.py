@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from edgeproof.quant.rounding import gptq, output_error
+from edgeproof.quant import numerics
+from edgeproof.quant.rounding import gptq, output_error, round_weight
 
 
 def covariance(width: int, correlation: float, seed: int = 0, groups: int = 1) -> np.ndarray:
@@ -60,3 +61,44 @@ def test_columns_that_never_spoke_do_no_harm() -> None:
     c = np.zeros((1, 4, 4))
     scale = np.full((1, 3), 0.01)
     np.testing.assert_array_equal(gptq(w, c, scale, -127, 127), nearest(w, scale))
+
+
+def test_a_filter_of_few_taps_finds_the_step_at_which_its_codes_add_up() -> None:
+    # Taps that add up to nearly nothing, on columns that hold nearly one value: what rounding adds to the sum decides.
+    w = np.random.default_rng(5).standard_normal((16, 1, 9))
+    w -= w.mean(axis=2, keepdims=True)
+    c = np.full((16, 9, 9), 100.0) + 0.1 * np.eye(9)
+    p = numerics.weight_params(w.reshape(16, 1, 3, 3).astype(np.float32), 0)
+    got, chosen = round_weight(w, c, p, reduce_range=False)
+    plain = gptq(w, c, p.scale.reshape(16, 1), -127, 127)
+    nearest_error = output_error(w - nearest(w, p.scale.reshape(16, 1)), c).sum()
+    assert output_error(w - got, c).sum() <= output_error(w - plain, c).sum()
+    assert output_error(w - got, c).sum() < nearest_error / 50
+    assert (chosen.scale <= p.scale).all()
+    codes = got / chosen.scale.reshape(16, 1, 1)
+    np.testing.assert_allclose(codes, np.rint(codes), atol=1e-3)
+    assert np.abs(np.rint(codes)).max() <= 127
+
+
+def test_blocks_of_columns_make_what_one_column_after_the_other_makes() -> None:
+    # Frantar et al. 2022, section 3.3: lazy updates change the order of the sums, not the algorithm.
+    w = np.random.default_rng(6).standard_normal((1, 5, 150))
+    c = covariance(150, 1.0)
+    scale = np.abs(w).max(axis=2) / 127
+    order = np.argsort(-np.diagonal(c[0]), kind="stable")
+    inverse = np.linalg.inv(c[0][np.ix_(order, order)] + 1e-4 * np.diagonal(c[0]).mean() * np.eye(150))
+    rest, want = w[0][:, order].copy(), np.empty((5, 150))
+    for k in range(150):  # optimal brain surgeon, the inverse reduced column by column: no Cholesky factor, no blocks
+        want[:, k] = np.clip(np.rint(rest[:, k] / scale[0]), -127, 127) * scale[0]
+        rest -= np.outer((rest[:, k] - want[:, k]) / inverse[k, k], inverse[k])
+        inverse -= np.outer(inverse[:, k], inverse[k]) / inverse[k, k]
+    back = np.empty_like(want)
+    back[:, order] = want
+    np.testing.assert_allclose(gptq(w, c, scale, -127, 127, fallback=False)[0], back, atol=1e-9)
+
+
+def test_one_step_for_a_whole_weight_stays() -> None:
+    w = np.random.default_rng(7).standard_normal((1, 4, 8))
+    p = numerics.weight_params(w[0].astype(np.float32), None)
+    _, chosen = round_weight(w, covariance(8, 1.0), p, reduce_range=False)
+    assert chosen is p

@@ -6,7 +6,7 @@ The samples are streamed once; memory does not grow with their number. Nothing i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -16,7 +16,7 @@ from ..errors import InputError, UnsupportedError, did_you_mean
 from ..graph.opset import raised
 from ..model import Model
 from ..protocols import Context, Pass
-from ..quant import calibration, expand, guard, layers, numerics, placement, qdq, ranges
+from ..quant import calibration, expand, guard, layers, numerics, placement, qdq, ranges, scales
 from ..quant.histogram import Histogram
 from ..quant.parameters import parameters
 from ..quant.refine import Refined, Refinement, Rounding, refine
@@ -50,6 +50,9 @@ class Int8:
         ops: Quantise only these operators, comma separated; empty means all that the target runs in integers.
         depthwise: Quantise depthwise convolutions (often slower and less accurate than in float).
         first_last: Quantise the layers nearest to the inputs and outputs.
+        followers: Run what lies between layers (additions, products, poolings, hard activations) in integers as well
+            where that saves changes of precision. Without, only layers run in integers: slower where much lies between
+            them, and more accurate. Set it to false behind the pass ``level``.
         reduce_range: Weights use 7 bits. For x86 CPUs without VNNI, whose u8 × s8 products are summed in 16 bits and
             can saturate there.
         samples: Calibrate on the first so many samples; 0 means all.
@@ -68,6 +71,7 @@ class Int8:
     ops: str = ""
     depthwise: bool = True
     first_last: bool = True
+    followers: bool = True
     reduce_range: bool = False
     samples: int = 0
     settle: bool = False
@@ -84,6 +88,8 @@ class Int8:
                 calibration.empty; calibration.not_finite.
         """
         scheme = _scheme(context)
+        if not self.followers:
+            scheme = replace(scheme, follow=(), share=(), expand=())
         scope = self._scope(scheme)
         # Refuse a bad setting before the samples are read.
         ranges.find_range(Histogram(), self.method, percentile=self.percentile)
@@ -107,6 +113,8 @@ class Int8:
         refined = self._refine(model, graph, plan, scheme, activations, context)
         qdq.write(graph.graph, plan, scheme, activations, self.reduce_range or scheme.narrow_weights)
         expand.expand(graph.graph, [n for n in graph.graph if n.op_type in scheme.spell])
+        if scheme.channel_scales:
+            scales.fold(graph.graph)
         if scheme.guard:
             guard.guard(graph.graph)
         return Change(

@@ -133,7 +133,9 @@ def _layer(
     covariance = seen.covariance(wanted.bias_correction) if wanted.rounding == "gptq" else None
     if covariance is not None:
         before = rounding.output_error(weight - rounded, covariance).sum()
-        rounded = rounding.round_weight(weight, covariance, p, reduce_range=wanted.reduce_range)
+        rounded, p = rounding.round_weight(weight, covariance, p, reduce_range=wanted.reduce_range)
+        if layer.bias is not None and scheme.bias == "int32":
+            p = numerics.fit_bias(p, layer.bias, activation_scale)
         after = rounding.output_error(weight - rounded, covariance).sum()
         result.rounded.append(label(node))
         if after > 0 and before > 0:
