@@ -23,15 +23,16 @@ BINS = 4096
 _BLOCK = 16_384
 """Values handled at a time, so that the intermediate arrays stay in the first-level caches."""
 
-_PLENTY = 2**17
-"""Values that are counted over all samples, if each holds enough. Measured against counting all of them (PP-OCRv4's
-recogniser and classifier, 128 lines): see benchmarks/README.md, "Calibration"."""
+_PLENTY = 2**18
+"""Values that are counted over all samples, if each holds enough. Of PP-OCRv4's classifier, 512 lines, that moves the
+ends of ``percentile`` by 0.7 % of the range (median; 95 % of the tensors: below 4.7 %) and those of ``mse`` by none
+(7.3 %) from where 20 times as many values put them. Twice as many hardly help: the cuts weighed lie 1 % apart."""
 
 _FEWEST = 256
 """Values that are counted of every sample, however many samples there are."""
 
-_RUN = 16
-"""Neighbours that are kept together when thinning: a cache line."""
+_RUN = 4
+"""Neighbours that are kept together when thinning. Longer runs copy faster but say less: neighbours are alike."""
 
 _GOLDEN = 0.6180339887498949
 """Steps of this share of a period visit it evenly, whatever their number."""
