@@ -265,6 +265,22 @@ def test_a_model_that_the_runtime_refuses_is_left_and_never_taken_again(home, ma
     assert len(home.state().quarantine) == 1
 
 
+def test_a_golden_bundle_that_cannot_be_loaded_stops_and_is_not_tried_without_end(maker, tmp_path):
+    home = maker.device(tmp_path / "alone", golden=maker.bundle(1, b"no model at all"))
+    supervisor = Supervisor(home, threads=1, sensors=Sensors({}))
+    supervisor.start()
+    assert not supervisor.health()["serving"]
+    receipts = listed(home)
+    supervisor.tick()
+    supervisor.tick()
+    assert listed(home) == receipts
+    assert "device.refused" in supervisor.health()["why"]
+    put(home, maker.bundle(2), keep=False)
+    supervisor.tick()
+    assert ask(supervisor).outputs["y"].tolist() == [[-1.0] * 4]
+    supervisor.close()
+
+
 def test_a_format_that_is_not_served_here_is_not_the_bundles_fault(home, maker, run):
     put(home, maker.bundle(2, format="tensorrt"), keep=False)
     with pytest.raises(UnsupportedError) as caught:

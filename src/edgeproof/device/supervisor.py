@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, final
 
@@ -72,6 +73,7 @@ class Supervisor:
         self._since = self._saved = time.monotonic()
         self._served_s, self._boots = 0.0, 0
         self._owed: Decision | None = None
+        self._followed: tuple[str | None, str, str] = (None, "", "")
         self.record = Record()
         self.alarm = ""
 
@@ -188,6 +190,10 @@ class Supervisor:
 
     def _take(self, found: Boot) -> None:
         """Serve what is there; what cannot be loaded is left for the next one."""
+        self._try_in_turn(found)
+        self._note_slots()
+
+    def _try_in_turn(self, found: Boot) -> None:
         for _ in range(3):  # the slot, the other one, the golden fallback
             self._end()
             self._boot = found
@@ -235,17 +241,21 @@ class Supervisor:
 
     def _follow(self) -> None:
         """See whether somebody installed, kept or left a bundle meanwhile."""
-        try:
-            state = self._home.state()
-        except TrustError as e:
-            self.alarm = f"{e.code}: {e.problem}"
-            return
-        slot = state.slot(state.current) if state.current in SLOTS else None
-        if state.current != self._boot.current or (slot is not None and slot.bundle != self._boot.slot.bundle):
+        state = self._home.state()
+        slot = state.slot(state.current) if state.current in SLOTS else Slot()
+        before, self._followed = self._followed, (state.current, slot.bundle, slot.phase)
+        if before[:2] != self._followed[:2]:
             self._take(boot(self._home, _now()))
-        elif slot is not None and slot.phase != self._boot.slot.phase:
+        elif before != self._followed:
             self._boot = replace(self._boot, slot=slot)
             self._begin()
+
+    def _note_slots(self) -> None:
+        """Remember what the state says now, to see later whether somebody else changed it."""
+        with suppress(TrustError):  # a damaged state; the golden bundle runs, or nothing
+            state = self._home.state()
+            slot = state.slot(state.current) if state.current in SLOTS else Slot()
+            self._followed = (state.current, slot.bundle, slot.phase)
 
     # Deciding.
 
@@ -301,6 +311,7 @@ class Supervisor:
         self._receipt("kept", self._boot.slot, {"decision": {"code": verdict.code, "why": verdict.why}})
         self._boot = replace(self._boot, slot=state.slot(state.current))
         self._begin()
+        self._note_slots()
 
     def _leave(self, verdict: Decision, *, must_leave: bool) -> Boot | None:
         """Switch to another slot, the golden bundle or nothing; None when a kept bundle has no other one to leave for.
