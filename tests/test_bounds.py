@@ -21,6 +21,7 @@ from edgeproof.bounds import (
     runs_needed,
     score_bound,
     span_of,
+    speedup,
     t_bounds,
     t_cdf,
     t_quantile,
@@ -285,3 +286,11 @@ def test_runs_needed_is_the_least_number_that_decides() -> None:
         assert runs_needed(lambda m, t=threshold: m >= t, 10) == threshold - 10
     assert runs_needed(lambda _m: True, 10) == 1
     assert runs_needed(lambda _m: False, 10) is None
+
+
+def test_a_speed_up_is_the_geometric_mean_of_the_pairs_with_its_t_interval():
+    # By SciPy, on the logarithms of baseline / candidate.
+    baseline, candidate = [10.0, 12.0, 11.0, 10.5], [5.0, 6.5, 5.2, 5.1]
+    logs = np.log(np.array(baseline) / np.array(candidate))
+    low, high = scipy.stats.t.interval(0.95, len(logs) - 1, loc=logs.mean(), scale=scipy.stats.sem(logs))
+    assert speedup(baseline, candidate) == pytest.approx((np.exp(logs.mean()), np.exp(low), np.exp(high)), rel=1e-9)

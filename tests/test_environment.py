@@ -151,3 +151,20 @@ def test_a_busy_machine_is_a_warning_and_no_fault() -> None:
 def test_a_control_survives_json() -> None:
     control = control_check(pairs([1.3, 1.3, 1.31], others_share=0.5), "original", "control")
     assert Control.from_json(control.to_json()) == control
+
+
+def test_the_distribution_and_the_release_of_a_jetson_are_part_of_the_machine(tmp_path: Path) -> None:
+    # /etc/os-release as in os-release(5); /etc/nv_tegra_release as JetPack 6 writes it.
+    files = {
+        "etc/os-release": 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"\n',
+        "etc/nv_tegra_release": "# R36 (release), REVISION: 4.0\n",
+    }
+    facts = environment(fake(tmp_path, {**MACHINE, **files})).facts
+    assert facts["os"] == "Ubuntu 22.04.4 LTS"
+    assert facts["jetpack"] == "# R36 (release), REVISION: 4.0"
+
+
+def test_the_state_of_cooling_devices_is_read_where_they_answer(tmp_path: Path) -> None:
+    cooling = "sys/class/thermal/cooling_device"
+    fake(tmp_path, {f"{cooling}0/type": "pwm-fan\n", f"{cooling}0/cur_state": "2\n", f"{cooling}1/type": "Processor\n"})
+    assert condition(tmp_path)["cooling"] == {"cooling_device0 pwm-fan": 2.0}

@@ -450,3 +450,13 @@ def test_undecided_on_the_limit_itself_says_that_more_would_not_help() -> None:
     check = judge(BUDGET, measured("latency", runs(80.0, 0.03))).checks[0]
     assert check.more_runs is None
     assert check.reason.endswith("more runs would not decide: the estimate sits on the limit")
+
+
+def test_more_confirmations_than_declared_looks_leave_every_rule_open():
+    policy = Policy("p", (Rule("size", "<=", Decimal(100), "bytes"), Rule("size", "<=", Decimal(1), "bytes")), looks=2)
+    side = {"size": Measurement("size", 50.0, "bytes", "lower", None, None, (50,), "m")}
+    for spent, state in ((2, "reject"), (3, "hold")):
+        verdict = decide(policy, side, side, quality_metric="quality", spent=spent)
+        assert verdict.state == state
+    assert [c.state for c in verdict.checks] == ["incomparable", "incomparable"]
+    assert "3 confirmations were made, and the policy declared 2" in verdict.why

@@ -10,8 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import edgeproof.model
+from edgeproof.digest import digest_file
 from edgeproof.errors import EdgeproofError, InputError, TrustError, UnsupportedError
-from edgeproof.model import Model, TensorSpec, load_model, save_model, size_bytes
+from edgeproof.model import Model, TensorSpec, file_digests, load_model, save_model, size_bytes
 
 
 def linear(scale: float = 1.0, rows: int = 64) -> onnx.ModelProto:
@@ -339,6 +340,13 @@ def test_size_on_disk_counts_weight_files(tmp_path: Path) -> None:
     weight_file(tmp_path / "w.bin")
     path = external(tmp_path, "w.bin")
     assert size_bytes(path) == path.stat().st_size + 4096
+
+
+def test_files_of_a_model_are_digested_with_its_weight_files(tmp_path: Path) -> None:
+    weight_file(tmp_path / "w.bin")
+    path = external(tmp_path, "w.bin")
+    assert file_digests(path) == {path.name: digest_file(path), "w.bin": digest_file(tmp_path / "w.bin")}
+    assert next(iter(file_digests(path))) == path.name
 
 
 # --- digest ---------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import pytest
 
 from edgeproof.digest import digest_file, digest_json
 from edgeproof.errors import InputError, TrustError
-from edgeproof.workspace import Workspace
+from edgeproof.workspace import Workspace, confirmations
 
 REQUEST = {"model": "sha256:a", "policy": {"name": "p"}}
 
@@ -133,3 +133,52 @@ def test_what_another_process_wrote_before_the_lock_was_free_is_seen(tmp_path):
     Workspace.open(tmp_path / "run").write("a.json", 1)
     with ours.locked():
         assert ours.read("a.json") == 1
+
+
+def entered(tmp_path, lines=3):
+    workspace = Workspace.create(tmp_path / "run", REQUEST)
+    for i in range(lines):
+        workspace.record({"kind": "quality-search", "result": f"sha256:{i}"})
+    return tmp_path / "run" / "ledger.jsonl"
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_a_ledger_that_lost_its_last_lines_is_found_before_anything_is_added(tmp_path, left):
+    path = entered(tmp_path)
+    path.write_text("".join(line + "\n" for line in path.read_text().splitlines()[:left]))
+    with pytest.raises(TrustError) as e:
+        Workspace.open(tmp_path / "run").record({"kind": "bench-confirm"})
+    assert e.value.code == "workspace.ledger"
+    assert f"{left} lines are left" in e.value.problem
+    assert len(path.read_text().splitlines()) == left
+
+
+def test_a_deleted_ledger_is_not_begun_anew(tmp_path):
+    path = entered(tmp_path)
+    path.unlink()
+    with pytest.raises(TrustError, match="lines were removed"):
+        Workspace.open(tmp_path / "run").record({"kind": "bench-confirm"})
+    assert not path.exists()
+
+
+def test_a_line_written_just_before_the_process_was_killed_is_kept(tmp_path):
+    # The ledger is written before the index, so it may be one line ahead.
+    path = entered(tmp_path)
+    index = (tmp_path / "run" / "index.json").read_bytes()
+    Workspace.open(tmp_path / "run").record({"kind": "quality-search", "result": "sha256:killed"})
+    (tmp_path / "run" / "index.json").write_bytes(index)
+    workspace = Workspace.open(tmp_path / "run")
+    assert len(workspace.ledger()) == 4
+    workspace.record({"kind": "quality-search", "result": "sha256:next"})
+    assert len(path.read_text().splitlines()) == 5
+
+
+def test_confirmations_count_candidates_and_repetitions_and_not_the_original():
+    def line(candidate, kind):
+        return {"candidate": candidate, "kind": kind}
+
+    first = [line(c, k) for c in ("original", "int8") for k in ("bench-confirm", "quality-confirm")]
+    assert confirmations([line("int8", "quality-search"), line("control", "bench-confirm"), *first]) == 1
+    assert confirmations([*first, line("int8", "bench-confirm")]) == 2
+    assert confirmations([*first, line("float", "quality-confirm")]) == 2
+    assert confirmations([]) == 0

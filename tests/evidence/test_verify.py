@@ -376,6 +376,13 @@ def test_scores_that_would_cost_without_bound_are_refused(file):
     assert refused(file) == "evidence.scores"
 
 
+def test_a_policy_that_would_cost_without_bound_is_refused(file):
+    rule = POLICY.to_json()["rules"][0]
+    for rules in ([rule] * 9, [POLICY.to_json()["rules"][2]] * 65):
+        tamper(file, lambda v, rules=rules: v["policy.json"].update(rules=rules))
+        assert refused(file) == "evidence.value"
+
+
 # The ledger
 
 

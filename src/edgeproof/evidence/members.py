@@ -52,8 +52,10 @@ REQUIRED = (
     MANIFEST,
 )
 JSON_BYTES = 16 * 2**20
-MOST_BYTES = 256 * 2**20
-"""All members together."""
+MOST_BYTES = 96 * 2**20
+"""All members together; read as JSON, they take up to some twelve times as much memory."""
+MOST_RULES, MOST_QUALITY_RULES = 64, 8
+"""Each rule on quality costs a bootstrap when the decision is computed again."""
 MOST_SAMPLES = 200_000
 """Scores of one metric; each is drawn about a thousand times when bounds are computed again."""
 _OPTIONAL = {
@@ -176,6 +178,10 @@ def refused(rule: str, subject: str, problem: str) -> TrustError:
 def _content(members: Mapping[str, bytes]) -> Content:
     request = _request(read_json(members, "request.json"))
     policy = policy_from(read_json(members, "policy.json"), "policy.json", metric_units())
+    by_example = [r for r in policy.rules if r.metric == "quality" or r.metric == request["metric"]]
+    if len(policy.rules) > MOST_RULES or len(by_example) > MOST_QUALITY_RULES:
+        problem = f"has {len(policy.rules)} rules, {len(by_example)} on quality; at most {MOST_RULES} and"
+        raise refused("value", "policy.json", f"{problem} {MOST_QUALITY_RULES} are computed again")
     receipts: dict[str, dict[str, Receipt]] = {role: {} for role in ROLES}
     for name in sorted(members):
         match = _RECEIPT.fullmatch(name)
