@@ -23,7 +23,7 @@ from edgeproof.recipe import Recipe, Step
 from edgeproof.report import render
 from edgeproof.strictjson import loads
 from edgeproof.workspace import Workspace
-from evidence_files import LATER, TIME, read
+from evidence_files import LATER, TIME, read, tamper
 from small_nets import CPU, small_cnn
 
 SIGNER = CryptoSigner.generate_ed25519()
@@ -250,3 +250,21 @@ def test_a_file_that_is_no_archive_ends_with_4(tmp_path, capsys):
     (tmp_path / "e.zip").write_bytes(b"no archive")
     assert main(["verify", str(tmp_path / "e.zip")]) == 4
     assert "archive.no_end" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda a: a["weights"][0].update(digest="sha256:" + "0" * 64), "weights[0].digest"),
+        (lambda a: a["operators"].update(Conv=99), "operators.Conv"),
+        (lambda a: a["inputs"][0].update(dtype="int8"), "inputs[0].dtype"),
+        (lambda a: a["files"][0].update(size=1), "files[0].size"),
+    ],
+)
+def test_an_analysis_that_is_not_that_of_the_models_bytes_differs(made, tmp_path, change, what):
+    # Changed weights under the same graph are among these: every tensor has its digest.
+    sealed(made / "run", tmp_path / "e.zip", candidate="int8")
+    tamper(tmp_path / "e.zip", lambda v: change(v["analysis-candidate.json"]), decide=True)
+    found = verify(tmp_path / "e.zip", keys=KEYS, models=[made / "run/candidates/int8/model.onnx"])
+    assert ("evidence.analysis", what) in {(d.code, d.what) for d in found.differences}
+    assert not found.accepted

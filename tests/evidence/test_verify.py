@@ -453,6 +453,13 @@ def test_samples_that_were_searched_on_cannot_confirm(tmp_path):
     assert codes(tmp_path / "e.zip") == {"evidence.shared_samples"}
 
 
+def test_indices_beyond_the_data_set_differ(tmp_path):
+    found = values()
+    found["dataset.json"]["count"] = 400
+    write(found, tmp_path / "e.zip", [SIGNER])
+    assert codes(tmp_path / "e.zip") == {"evidence.samples"}
+
+
 def test_a_search_on_other_samples_than_declared_differs(tmp_path):
     found = values()
     lines = found["ledger.json"]["lines"]
