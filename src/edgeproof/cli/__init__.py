@@ -28,6 +28,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("bench", "measure models against each other in fresh, interleaved processes"),
     ("gate", "decide accept, reject or hold from kept measurements"),
     ("compare", "show what differs between two models, of the same format or not"),
+    ("review", "freeze a change of a model with measurements from anywhere, decide it and seal the evidence"),
     ("report", "write one self-contained HTML page about a run"),
     ("pack", "make a signed bundle of a model that was accepted"),
     ("seal", "seal a run into a signed file from whose raw samples anyone can decide again"),

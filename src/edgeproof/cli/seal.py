@@ -44,14 +44,14 @@ def run(args: argparse.Namespace, show: Show) -> int:
     keys = signers(args)
     if len(keys) > 1:
         raise InputError("usage.arguments", "--key", "was given more than once; evidence has one signer", "give one")
-    timestamp = args.timestamp or _now()
+    timestamp = args.timestamp or now()
     done = seal(
         folder,
         out,
         signer=keys[0] if keys else None,
         timestamp=timestamp,
         candidate=args.candidate,
-        expires=_after(timestamp, args.valid),
+        expires=after(timestamp, args.valid),
         report=render(folder).encode(),
     )
     for difference in done.differences:
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
     return VERDICT_EXIT[done.verdict.state]
 
 
-def _now() -> str:
+def now() -> str:
     """The time to seal with. Source: reproducible-builds.org, SOURCE_DATE_EPOCH."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     if epoch is None:
@@ -83,7 +83,8 @@ def _now() -> str:
     return datetime.fromtimestamp(int(epoch), UTC).strftime(TIME)
 
 
-def _after(timestamp: str, days: int) -> str:
+def after(timestamp: str, days: int) -> str:
+    """A time so many days later."""
     from ..evidence.members import read_time
 
     start = read_time(timestamp, "--timestamp")
