@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from .gate import only_guesses
 from .layers import layer_report
 from .measurement import Measurement
 from .model import file_digests, load_model, save_model
+from .payoff import Tried, int8_payoff
 from .policy import Verdict
 from .recipe import Recipe
 from .trial import Candidate, Setup, fidelity, size_measurement
@@ -86,6 +88,7 @@ def finish(setup: Setup, rows: list[Row]) -> dict[str, Any]:
             "confirm": len(setup.parts.confirm),
         },
         "control": setup.workspace.read("control.json"),
+        "int8": _payoff(setup, rows, clean),
         "candidates": [_row_json(setup, row, original, clean) for row in rows],
     }
     setup.workspace.write("result.json", result)
@@ -102,6 +105,13 @@ def _keep_best(path: Path, best: Path) -> None:
     else:
         with replacing(best) as temporary:
             shutil.copyfile(path, temporary)
+
+
+def _payoff(setup: Setup, rows: Sequence[Row], clean: Candidate | None) -> dict[str, Any] | None:
+    """Why the answer is a float model although INT8 was tried; None when it is not so."""
+    tried = [Tried(r.candidate, r.state, r.why, r.search) for r in rows if r.candidate is not None and r.search]
+    rule = next((r for r in setup.policy.rules if r.metric == "quality" and r.unit == "drop"), None)
+    return int8_payoff(setup, tried, float(rule.limit) if rule else math.inf, clean)
 
 
 def guesses(setup: Setup, score: Measurement) -> str:

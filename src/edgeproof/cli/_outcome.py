@@ -28,6 +28,12 @@ def finish(result: Mapping[str, Any], out: Path, show: Show) -> int:
     for warning in result["warnings"]:
         show.text(f"  warning: {warning}")
     show.text(headline(result, best))
+    if result["int8"]:
+        from ..payoff import costliest
+
+        show.text(result["int8"]["why"])
+        if costly := costliest(result["int8"]):
+            show.text(f"  {costly}")
     page = write_report(out)
     if best is not None:
         show.text(f"  model   {out / 'best.onnx'}  (settings in {out / 'best.json'})")

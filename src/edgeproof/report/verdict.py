@@ -50,11 +50,27 @@ def section(run: Run) -> Html:
             h("p", {"class": "lead"}, _sentence(run)),
             h("p", {"class": "asked"}, _asked(run)),
         ),
+        _int8(run),
         _figures(run, subject) if subject is not None and as_map(subject.get("measured")) else None,
         _use(run),
         h("h3", {}, "Rules"),
         _rules(run),
     )
+
+
+def _int8(run: Run) -> Html | None:
+    """Why INT8 does not pay here, and which layers cost most; nothing where it does or was not tried."""
+    payoff = as_map(run.result.get("int8"))
+    if not payoff:
+        return None
+    columns = [Column("layer"), Column("operator"), Column("in float", "number"), Column("in INT8", "number")]
+    rows: list[list[Node]] = []
+    for layer in (as_map(v) for v in as_list(payoff.get("layers"))):
+        times = [number(layer.get(key)) for key in ("float_ms", "int8_ms")]
+        cells = ["–" if t is None else show(t, "ms") for t in times]
+        rows.append([code(str(layer.get("name"))), str(layer.get("op")), *cells])
+    costly = table(columns, rows, "Layers that cost most in INT8") if rows else None
+    return join(h("p", {}, f"{payoff.get('why')}."), costly)
 
 
 def _asked(run: Run) -> Html:
