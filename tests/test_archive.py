@@ -277,14 +277,21 @@ def test_zip64_is_refused_and_not_written(tmp_path):
     member, entry = parts("a", b"1")
     data = assembled([member], [entry])
     assert refused(tmp_path, data[:-22] + locator + data[-22:]) == "archive.zip64"
-    with (tmp_path / "sparse").open("wb") as f:
-        f.truncate(2**32 - 2)
     with (tmp_path / "big.zip").open("wb") as f:
         f.truncate(2**32)
         f.seek(0, 2)
         f.write(data[-22:])
     with pytest.raises(TrustError) as e:
         opened(tmp_path / "big.zip")
+    assert e.value.code == "archive.zip64"
+
+
+def test_an_archive_larger_than_a_plain_zip_is_not_written(tmp_path, monkeypatch):
+    # The limit itself is 4 GiB; here it is lowered, since only its place in the code is at stake.
+    monkeypatch.setattr("edgeproof.archive.MOST_BYTES", 4096 * 246 + 300)
+    write_archive(tmp_path / "a.zip", {"a": bytes(100), "b": bytes(100)})
+    with pytest.raises(InputError) as e:
+        write_archive(tmp_path / "a.zip", {"a": bytes(100), "b": bytes(200)})
     assert e.value.code == "archive.zip64"
 
 

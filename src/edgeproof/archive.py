@@ -233,8 +233,9 @@ def _append(f: BinaryIO, name: str, content: bytes | Path) -> _Member:
     size = crc = 0
     for chunk in _read(content) if isinstance(content, Path) else (content,):
         size, crc = size + len(chunk), zlib.crc32(chunk, crc)
-        if member.start + size > MOST_BYTES:
-            raise InputError("archive.zip64", name, f"the archive would be larger than {MOST_BYTES} bytes", "")
+        if member.start + size > MOST_BYTES - MOST_MEMBERS * (_CENTRAL.size + _LONGEST_NAME):
+            problem = f"the archive would be larger than a plain ZIP can be ({MOST_BYTES} bytes)"
+            raise InputError("archive.zip64", name, problem, "leave out what is not needed, or use smaller files")
         f.write(chunk)
     member = _Member(name, size, crc, member.offset)
     f.seek(member.offset)
@@ -255,8 +256,6 @@ def _read(path: Path) -> Iterator[bytes]:
 def _directory(members: list[_Member], at: int) -> bytes:
     """The directory and its end. Source: APPNOTE 4.3.12, 4.3.16."""
     entries = b"".join(m.central for m in members)
-    if at + len(entries) > MOST_BYTES:
-        raise InputError("archive.zip64", "archive", f"would be larger than {MOST_BYTES} bytes", "")
     return entries + _END.pack(_END_SIGN, 0, 0, len(members), len(members), len(entries), at, 0)
 
 

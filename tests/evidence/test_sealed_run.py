@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from securesystemslib.signer import CryptoSigner
 
 from edgeproof.backends.onnxruntime import OnnxRuntime
-from edgeproof.bundle.keys import new_key
+from edgeproof.bundle.keys import load_signer, new_key
+from edgeproof.bundle.pack import Order, pack
 from edgeproof.cli import main
 from edgeproof.dataset import load_spec
 from edgeproof.digest import digest_file, digest_json
@@ -236,6 +238,18 @@ def test_the_commands_seal_and_verify_end_with_the_verdicts_code(run, made, tmp_
     assert "evidence.model_bytes" in capsys.readouterr().out
     members = read(run / "evidence.zip")
     assert b"<title>" in members["report.html"]
+
+
+def test_a_bundle_brings_the_evidence_and_the_model_that_are_verified(made, tmp_path, capsys):
+    public = new_key(tmp_path / "k.key", None)
+    signer = load_signer(tmp_path / "k.key")
+    seal(made / "run", tmp_path / "e.zip", signer=signer, timestamp=TIME, candidate="int8")
+    model, now = made / "run/candidates/int8/model.onnx", datetime(2026, 12, 2, tzinfo=UTC)
+    order = Order(name="reader", product_line="reader", bundle_version=1, security_version=0)
+    bundle = tmp_path / "reader.bundle"
+    pack(tmp_path / "e.zip", model, order, trusted=[public], signers=[signer], out=bundle, now=now)
+    assert main(["verify", str(bundle), "--key", str(tmp_path / "k.pub"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["candidate"] == digest_file(model)
 
 
 def test_a_timestamp_comes_from_source_date_epoch_where_it_is_set(run, monkeypatch, capsys):

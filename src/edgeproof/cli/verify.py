@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
     from ..evidence.verify import verify
 
     keys = [load_public(Path(k)) for k in args.key]
-    with _evidence(Path(args.file)) as (path, beside):
+    with _evidence(Path(args.file), show) as (path, beside):
         models = [*beside, *map(Path, args.model)]
         found = verify(path, keys=keys, models=models, now=datetime.now(UTC))
     _tell(found, show)
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
 
 
 @contextmanager
-def _evidence(path: Path) -> Iterator[tuple[Path, list[Path]]]:
+def _evidence(path: Path, show: Show) -> Iterator[tuple[Path, list[Path]]]:
     """The evidence file; from a bundle, taken out of it with the model that it came with."""
     from ..archive import open_archive
     from ..bundle.opening import EVIDENCE, open_bundle
@@ -62,6 +62,7 @@ def _evidence(path: Path) -> Iterator[tuple[Path, list[Path]]]:
     with tempfile.TemporaryDirectory(prefix="edgeproof-verify-") as folder, open_bundle(path) as bundle:
         for file in bundle.manifest.files:
             bundle.extract(file.path, Path(folder) / file.path)
+        show.note(f"{path} is a bundle: this verifies its evidence and model; installing checks who signed the bundle")
         yield Path(folder) / EVIDENCE, [Path(folder) / bundle.manifest.model]
 
 

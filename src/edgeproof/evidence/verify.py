@@ -273,7 +273,7 @@ def _model_differences(content: Content, path: Path, notes: list[str]) -> list[D
     sides = {side: a for side, a in content.analyses.items() if a.files[0].digest == digest}
     if not sides:
         expected = content.analyses["candidate"].files[0].digest
-        return [Difference("evidence.model_bytes", "analysis-candidate.json", str(path), digest, expected)]
+        return [Difference("evidence.model_bytes", "analysis-candidate.json", path.name, digest, expected)]
     side, sealed = sorted(sides.items(), reverse=True)[0]  # the candidate, when both are one
     if sealed.format == "onnx" and importlib.util.find_spec("onnx") is None:
         notes.append(
@@ -283,7 +283,11 @@ def _model_differences(content: Content, path: Path, notes: list[str]) -> list[D
     try:
         again = read_structure(path)
     except EdgeproofError as e:
-        return [Difference("evidence.analysis", f"analysis-{side}.json", str(path), "an analysis", str(e))]
+        return [
+            Difference(
+                "evidence.analysis", f"analysis-{side}.json", path.name, "an analysis", f"{e.problem} [{e.code}]"
+            )
+        ]
     return _analysis_differences(side, sealed, again, notes)
 
 
