@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.disk_model import Operation, Platter
-from benchmarks.power_cuts import SCENARIOS, in_memory, play
+from benchmarks.power_cuts.disk import Operation, Platter
+from benchmarks.power_cuts.play import SCENARIOS, in_memory, play
 
 ROOT = Path(__file__).parents[2]
 

@@ -102,7 +102,6 @@ def _place(home: Home, believed: Believed, now: int) -> Installed:
     )
     with home.locked():
         state = home.state()
-        _no_trial(state)
         name = state.free()
         state = home.store(state, lambda s: s.writing(name, slot))
         home.storage.rename(home.incoming, home.bundle(name))

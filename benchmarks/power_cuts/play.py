@@ -9,8 +9,6 @@ quarantine and its sense of time.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import shutil
@@ -24,7 +22,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
-from benchmarks.disk_model import Image, Operation, Platter, Recorder
+from benchmarks.power_cuts.disk import Image, Operation, Platter, Recorder
 
 from edgeproof.archive import write_archive
 from edgeproof.bundle.opening import open_bundle
@@ -255,8 +253,11 @@ class Expected:
     def _runs(self, state: State) -> str:
         return state.slot(state.current).bundle if state.current in SLOTS else self._golden
 
-    def faults(self, found: Boot, state: State) -> Iterator[str]:
+    def faults(self, home: Home, found: Boot, state: State) -> Iterator[str]:
         """What is wrong."""
+        for name in state.fallbacks():
+            if verified(home.bundle(name), state.slot(name)) is not None:
+                yield f"calls slot {name} good, which is not what was installed"
         if found.slot.bundle not in (self.old, self.new):
             yield f"runs {found.slot.bundle or 'nothing'} ({found.why}); expected {self.old} or {self.new}"
         if found.path is not None and verified(found.path, found.slot) is not None:
@@ -289,7 +290,7 @@ def _start(
     home = Home(root, recorder)
     try:
         found = recover(home, NOW + 20)
-        problems += expected.faults(found, home.state())
+        problems += expected.faults(home, found, home.state())
         problems += expected.undone(found, home.state()) if done else ()
     except EdgeproofError as e:
         problems.append(f"does not start: {e}")
@@ -341,7 +342,7 @@ def kills(count: int, folder: Path, seed: int = 1) -> Counter[str]:
         longest = max(longest, time.monotonic() - start)
         found = recover(home, NOW + version)
         state = home.state()
-        problems = list(Expected(before, state, home.golden).faults(found, state))
+        problems = list(Expected(before, state, home.golden).faults(home, found, state))
         old = found.slot.bundle == Expected(before, before, home.golden).old
         outcomes["problems"] += len(problems) + (not old and found.slot.bundle != digest)
         outcomes["old" if old else "on trial" if state.trial else "kept"] += 1
@@ -360,35 +361,3 @@ def in_memory() -> Iterator[Path]:
     """A folder in memory where there is one: the model of a disk needs no disk."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         yield Path(folder)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--kill", type=int, default=0, metavar="N", help="really end N installs with SIGKILL instead")
-    args = parser.parse_args()
-    if args.kill:
-        with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-            print(json.dumps(kills(args.kill, Path(folder))))
-        return
-    rows = {}
-    for scenario in SCENARIOS:
-        for golden in (False, True):
-            with in_memory() as folder:
-                rows[f"{scenario.name}{', golden' if golden else ''}"] = play(scenario, folder, golden=golden)
-    if args.json:
-        print(json.dumps({k: {f: getattr(v, f) for f in v.__slots__} for k, v in rows.items()}, indent=1))
-        return
-    columns = ("operations", "images", "disks", "second_images", "second_disks", "old", "new", "problems")
-    table = {name: [t.count(c) for c in columns] for name, t in rows.items()}
-    table["all"] = [sum(column) for column in zip(*table.values(), strict=True)]
-    print(f"{'':38}" + "".join(f"{c:>14}" for c in columns))
-    for name, numbers in table.items():
-        print(f"{name:38}" + "".join(f"{n:14}" for n in numbers))
-    for name, t in rows.items():
-        for problem in t.problems[:3]:
-            print(f"{name}: {problem}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""Power cuts at every step of what a device does."""
