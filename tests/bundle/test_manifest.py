@@ -46,6 +46,7 @@ def refused(action: Any) -> str:
 def test_a_manifest_comes_back_from_its_bytes():
     assert read_manifest(MANIFEST.to_bytes()) == MANIFEST
     assert MANIFEST.model_sha256 == DIGEST
+    assert refused(lambda: MANIFEST.file("model/other.onnx")) == "bundle.unlisted"
     assert b'"limit":"80.5"' in MANIFEST.to_bytes()
 
 
@@ -85,7 +86,8 @@ def changed(path: str, value: Any) -> Any:
         ("bundle_version", True, "manifest.value"),
         ("bundle_version", 2**53, "manifest.value"),
         ("security_version", -1, "manifest.value"),
-        ("device_allow", "orin-nano", "manifest.value"),
+        ("device_allow", "abc", "manifest.value"),
+        ("device_allow", ["line\nbreak"], "manifest.value"),
         ("device_allow", ["a", "a"], "manifest.value"),
         ("device_allow", [""], "manifest.value"),
         ("device_allow", [1], "manifest.value"),

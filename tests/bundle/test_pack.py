@@ -147,6 +147,14 @@ def test_what_is_no_evidence_is_refused(lab):
     assert refused(lambda: packed(lab)) == "archive.no_end"
 
 
+def test_files_that_cannot_be_read_or_written_are_named(lab):
+    assert refused(lambda: packed(lab, replace(ORDER, card=lab / "nothing.md"))) == "files.missing"
+    (lab / "out.bundle").mkdir()
+    assert refused(lambda: packed(lab)) == "files.wrong_kind"
+    (lab / "e.zip").unlink()
+    assert refused(lambda: packed(lab)) == "files.missing"
+
+
 def test_a_bundle_that_nobody_signs_is_refused(lab):
     assert refused(lambda: packed(lab, signers=[])) == "pack.unsigned"
 
