@@ -5,8 +5,8 @@ merge, which is exact on such a grid: the result depends neither on the order of
 and is what one pass with the final width would have given. Nothing is stored but the counts, the exact minimum and
 maximum, and at most one block of values that wait to be counted together.
 
-Large arrays are thinned: every k-th run of values is counted, with weight k, so that all samples weigh alike and about
-as many values are counted whether they come from 8 samples or from 512. Minimum and maximum always see every value.
+Large arrays are thinned: every k-th value is counted, with weight k, so that all samples weigh alike and about as many
+values are counted whether they come from 8 samples or from 512. Minimum and maximum always see every value.
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ ends of ``percentile`` by 0.7 % of the range (median; 95 % of the tensors: below
 _FEWEST = 256
 """Values that are counted of every sample, however many samples there are."""
 
-_RUN = 4
-"""Neighbours that are kept together when thinning. Longer runs copy faster but say less: neighbours are alike."""
-
 _GOLDEN = 0.6180339887498949
 """Steps of this share of a period visit it evenly, whatever their number."""
 
@@ -56,6 +53,8 @@ class Histogram:
         "_exponent",
         "_first",
         "_held",
+        "_size",
+        "_until",
         "_waiting",
         "_weight",
         "bins",
@@ -84,6 +83,8 @@ class Histogram:
         self._waiting: list[Values] = []
         self._held = 0
         self._weight = 1
+        self._size = 0
+        self._until: float = 0 if thin else math.inf
 
     @property
     def counted(self) -> int:
@@ -107,18 +108,17 @@ class Histogram:
         Returns:
             False, and nothing counted, when it holds NaN or an infinity.
         """
+        # Called for every tensor and sample: of small tensors, the calls cost more than the values.
         flat = np.asarray(values, np.float32).reshape(-1)
         if not flat.size:
             return True
-        if not self._extremes(flat):
+        low, high = _extremes(flat)
+        if not (self.low <= low and high <= self.high) and not self._widen(float(low), float(high)):
             return False
-        weight = self._thinning(flat.size, samples) if self.thin else 1
-        if weight != self._weight:
-            self._flush()
-            self._weight = weight
-        if weight > 1:
-            runs = flat[: flat.size // _RUN * _RUN].reshape(-1, _RUN)
-            kept = runs[int(self.samples * _GOLDEN % 1.0 * weight) :: weight].reshape(-1)
+        if (flat.size != self._size and self.thin) or self.samples + samples > self._until:
+            self._plan(flat.size, samples)
+        if self._weight > 1:
+            kept = flat[int(self.samples * _GOLDEN % 1.0 * self._weight) :: self._weight].copy()
         else:
             # Waiting values must not keep the caller's array alive.
             kept = flat.copy() if flat.size < _BLOCK else flat
@@ -130,11 +130,19 @@ class Histogram:
             self._flush()
         return True
 
-    def _thinning(self, size: int, samples: int) -> int:
-        """Of how many runs one is counted: an odd number, lest it lock onto rows and channels of even length."""
-        share = max(_FEWEST, _PLENTY // max(self._expected, self.samples + samples))
+    def _plan(self, size: int, samples: int) -> None:
+        """Decide how arrays of a size are thinned, for as many samples again as there were, or as are expected.
+
+        The weight is odd, lest it lock onto rows and channels of even length.
+        """
+        count = self.samples + samples
+        self._size, self._until = size, max(self._expected, 1 << (count - 1).bit_length())
+        share = max(_FEWEST, _PLENTY // self._until)
         ratio = -(-size // (samples * share))
-        return 1 if ratio <= 1 else 1 + (1 << max(1, (ratio - 2).bit_length()))
+        weight = 1 if ratio <= 1 else 1 + (1 << max(1, (ratio - 2).bit_length()))
+        if weight != self._weight:
+            self._flush()
+            self._weight = weight
 
     def bounds(self) -> tuple[float, float]:
         """Exact minimum and maximum, widened to hold zero; (0, 0) before any value."""
@@ -171,7 +179,8 @@ class Histogram:
         result = Histogram(self.bins, thin=False)
         if not points.size:
             return result
-        if not result._extremes(points):
+        low, high = _extremes(points)
+        if not result._widen(float(low), float(high)):
             return None
         result.seen = self.seen
         result._cover()
@@ -223,15 +232,10 @@ class Histogram:
             counts = np.bincount(self._index(together[at : at + _BLOCK]), minlength=self.bins)
             self._counts += counts if self._weight == 1 else counts * self._weight
 
-    def _extremes(self, flat: Values) -> bool:
-        """Take in minimum and maximum; False, and nothing taken, when they are not finite."""
-        low, high = math.inf, -math.inf
-        for at in range(0, flat.size, 4 * _BLOCK):
-            block = flat[at : at + 4 * _BLOCK]
-            low_here, high_here = float(np.minimum.reduce(block)), float(np.maximum.reduce(block))
-            if not (math.isfinite(low_here) and math.isfinite(high_here)):
-                return False
-            low, high = min(low, low_here), max(high, high_here)
+    def _widen(self, low: float, high: float) -> bool:
+        """Take in a minimum and a maximum; False, and nothing taken, when they are not finite."""
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return False
         self.low, self.high = min(self.low, low), max(self.high, high)
         return True
 
@@ -262,6 +266,15 @@ class Histogram:
             shift = min(exponent - self._exponent, 62)
             np.add.at(moved, ((used + self._first) >> shift) - first, self._counts[used])
         self._counts, self._exponent, self._first = moved, exponent, first
+
+
+def _extremes(flat: Values) -> tuple[np.float32, np.float32]:
+    """Minimum and maximum; NaN when there is one. Block by block, so that the second look finds the values at hand."""
+    if flat.size <= 4 * _BLOCK:
+        return np.minimum.reduce(flat), np.maximum.reduce(flat)
+    blocks = [flat[at : at + 4 * _BLOCK] for at in range(0, flat.size, 4 * _BLOCK)]
+    ends = np.array([(np.minimum.reduce(block), np.maximum.reduce(block)) for block in blocks])
+    return np.minimum.reduce(ends[:, 0]), np.maximum.reduce(ends[:, 1])
 
 
 def _exponent(low: float, high: float, bins: int) -> int:
