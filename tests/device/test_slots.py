@@ -227,6 +227,17 @@ def test_what_must_not_follow_is_refused(step, code):
     assert caught.value.code == code
 
 
+def test_a_good_slot_whose_bundle_is_in_quarantine_may_not_run():
+    state = start(b=Slot("good", "sha256:o", "sha256:m", "n", 1, 1))
+    assert state.quarantining("sha256:o", "sla.hard", NOW).fallbacks() == ()
+    assert not state.quarantining("sha256:g", "sla.hard", NOW).may_run("a")
+
+
+def test_a_bundle_that_went_into_quarantine_while_it_ran_is_left_at_the_next_start(home):
+    home.change(lambda s: s.quarantining(s.b.bundle, "told so", NOW))
+    assert recover(home, NOW).current == "a"
+
+
 def test_the_floor_rises_to_what_was_kept_and_a_lower_slot_may_run_no_more():
     state = start(b=Slot("good", "sha256:o", "sha256:m", "n", 1, 1))
     assert state.fallbacks() == ("b",)

@@ -49,7 +49,7 @@ def recover(home: Home, now: int) -> Boot:
             state = home.state()
         except EdgeproofError as e:
             return _golden(home, f"{e.subject} {e.problem}", home.profile().floor)
-        settled = _settled(home, state, now, alone=alone)
+        settled = _settled(home, state, now)
         try:
             state = home.store(state, lambda _: settled)
         except InputError:
@@ -102,11 +102,11 @@ def verified(path: Path, slot: Slot) -> str | None:
     return None if found == slot.bundle else found
 
 
-def _settled(home: Home, state: State, now: int, *, alone: bool) -> State:
+def _settled(home: Home, state: State, now: int) -> State:
     """The state with writing that was cut short undone and with something sound to run."""
     state = state.seen(now)
     for name in SLOTS:
-        if alone and state.slot(name).phase == "writing":
+        if state.slot(name).phase == "writing":  # an install that still runs would hold the state
             state = state.emptied(name)
     current = state.current
     if current in SLOTS:
