@@ -1,3 +1,4 @@
+from edgeproof.quant.schemes import OPENVINO
 from edgeproof.search.ladder import FLOAT_STEPS, RANGE_METHODS, Ladder
 from edgeproof.target import QuantScheme, Target
 from search.probes import Table, facts
@@ -70,3 +71,8 @@ def test_threads_are_tried_on_the_best_and_carried_in_its_recipe():
 def test_it_proposes_about_as_many_as_it_says():
     ladder = Ladder(CPU, threads=(1, 2))
     assert len(climb(ladder, dict.fromkeys(("float", "int8-minmax"), (1.0, 0.0)))) == ladder.expected
+
+
+def test_a_target_that_fuses_hard_activations_gets_them_in_its_form():
+    ladder = Ladder(Target("o:cpu", "o", "cpu", OPENVINO))
+    assert [s.name for s in ladder.ask().steps] == [*FLOAT_STEPS, "spell_activations"]

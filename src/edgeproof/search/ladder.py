@@ -86,7 +86,7 @@ class Ladder:
 
     def _rungs(self) -> Iterator[Recipe]:
         fixed = (Step("fix_shapes", {"shapes": self.shapes}),) if self.shapes else ()
-        base = (*fixed, *(Step(name) for name in FLOAT_STEPS))
+        base = (*fixed, *(Step(name) for name in FLOAT_STEPS), *self._spelling())
         yield Recipe("float", base, seed=self.seed)
         clean = self.results.get("float", (None, {}))[1].get("ok", False)
         if not clean:
@@ -103,6 +103,11 @@ class Ladder:
             for count in self.threads:
                 name = f"{best.name}-{count}-thread" + ("s" if count > 1 else "")
                 yield Recipe(name, best.steps, {**best.runtime, "threads": count}, self.seed, best.reasons)
+
+    def _spelling(self) -> tuple[Step, ...]:
+        """The step that writes hard activations as the target fuses them, where it wants them so."""
+        scheme = self.target.scheme
+        return (Step("spell_activations"),) if scheme is not None and scheme.spell else ()
 
     def _closest(self, recipes: list[Recipe]) -> list[Recipe]:
         """The recipes whose outputs are least off; all of them without a probe."""
