@@ -73,27 +73,3 @@ def test_a_negative_factor_is_left_alone() -> None:
 def test_a_factor_per_pixel_is_left_alone() -> None:
     model = shaped(paired(True, True, np.ones((1, 3, 4, 4), np.float32) * 2))
     assert fold(model.graph.graph) == 0
-
-
-def clipped(low: float, high: float) -> Model:
-    return shaped(
-        net(
-            [
-                node("Clip", ["x", "low", "high"], ["k"], name="clip"),
-                node("QuantizeLinear", ["k", "s", "z"], ["q"], name="quantize"),
-                node("DequantizeLinear", ["q", "s", "z"], ["y"], name="dequantize"),
-            ],
-            [number("low", low), number("high", high), number("s", 0.1), number("z", 30, np.uint8)],
-            shape=(1, 3, 4, 4),
-            opset=19,
-        )
-    )
-
-
-@pytest.mark.parametrize(("low", "high", "goes"), [(-3.0, 22.5, 1), (-4.0, 100.0, 1), (-1.0, 100.0, 0), (-3.0, 6.0, 0)])
-def test_a_clip_goes_only_where_the_codes_end_by_themselves(low: float, high: float, goes: int) -> None:
-    model = clipped(low, high)  # codes reach from -3.0 to 22.5
-    x = np.linspace(-50, 50, 48, dtype=np.float32).reshape(1, 3, 4, 4)
-    want = reference(model, x)
-    assert fold(model.graph.graph) == goes
-    np.testing.assert_array_equal(reference(model, x), want)

@@ -16,7 +16,7 @@ from ..errors import InputError, UnsupportedError, did_you_mean
 from ..graph.opset import raised
 from ..model import Model
 from ..protocols import Context, Pass
-from ..quant import calibration, expand, guard, layers, numerics, placement, qdq, ranges, scales
+from ..quant import calibration, expand, guard, layers, numerics, outputs, placement, qdq, ranges, scales
 from ..quant.histogram import Histogram
 from ..quant.parameters import parameters
 from ..quant.refine import Refined, Refinement, Rounding, refine
@@ -53,6 +53,9 @@ class Int8:
         followers: Run what lies between layers (additions, products, poolings, hard activations) in integers as well
             where that saves changes of precision. Without, only layers run in integers: slower where much lies between
             them, and more accurate. Set it to false behind the pass ``level``.
+        channel_outputs: Where only float operators read what a convolution makes, give each channel a range of its own,
+            which costs nothing when the model runs; reads the samples once more. With ``followers=False`` that is
+            nearly everywhere.
         reduce_range: Weights use 7 bits. For x86 CPUs without VNNI, whose u8 × s8 products are summed in 16 bits and
             can saturate there.
         samples: Calibrate on the first so many samples; 0 means all.
@@ -72,6 +75,7 @@ class Int8:
     depthwise: bool = True
     first_last: bool = True
     followers: bool = True
+    channel_outputs: bool = False
     reduce_range: bool = False
     samples: int = 0
     settle: bool = False
@@ -110,9 +114,11 @@ class Int8:
             return Change.none(model, *(plan.declined or [nothing]))
         seen, settled = self._seen(model, graph, plan, scheme, context)
         activations, facts = self._activations(plan, scheme, seen)
+        by_channel = self._by_channel(model, graph, plan, scheme, context)
         refined = self._refine(model, graph, plan, scheme, activations, context)
         qdq.write(graph.graph, plan, scheme, activations, self.reduce_range or scheme.narrow_weights)
         expand.expand(graph.graph, [n for n in graph.graph if n.op_type in scheme.spell])
+        spread = outputs.spread(graph.graph, by_channel, activations)
         if scheme.channel_scales:
             scales.fold(graph.graph)
         if scheme.guard:
@@ -129,10 +135,33 @@ class Int8:
                 "method": self.method,
                 **settled,
                 **refined.facts(),
+                **({"channel_outputs": spread} if self.channel_outputs else {}),
                 "tensors": facts,
                 "nodes": _precisions(graph.graph, plan),
             },
         )
+
+    def _by_channel(
+        self, model: Model, graph: ir.Model, plan: placement.Plan, scheme: QuantScheme, context: Context
+    ) -> dict[str, tuple[ir.Node, numerics.QParams]]:
+        """Parameters per channel of what convolutions make for float operators, if they are wanted and possible."""
+        able = scheme.channel_scales and scheme.bias == "int32" and not scheme.activation_symmetric
+        found = outputs.candidates(plan) if self.channel_outputs and able else {}
+        if not found:
+            return {}
+        assert context.feeds is not None
+        seen = outputs.bounds(
+            Model(model.name, model.digest, model.inputs, model.outputs, graph),
+            found,
+            context.compile,
+            islice(context.feeds(), self.samples or None),
+            context.progress,
+        )
+        return {
+            name: (node, outputs.parameters(*seen[name], outputs.dead_zone(node.outputs[0]), scheme.activation))
+            for name, node in found.items()
+            if name in seen
+        }
 
     def _refine(
         self,

@@ -14,8 +14,6 @@ Factors balance two errors that samples and weights tell: that of the activation
 step that all channels share, and that of the weights, whose columns grow with the factor. Depthwise convolutions have a
 scale per channel of their own, so that only the first counts there.
 
-What lies below −3 is all the same to a hard-swish; a Clip says so, and no code is spent on it.
-
 Source: the balance is that of Xiao et al. 2022, SmoothQuant, eq. 4, with its exponent chosen per tensor by the expected
 error; expected errors of rounding are those of Nagel et al. 2021 (white paper), section 2.2.
 """
@@ -53,9 +51,6 @@ LEAST = 1e-6
 MOST = 2.0**12
 """Largest ratio of two factors of one tensor."""
 
-FAR = float(np.finfo(np.float32).max)
-"""Where a clip ends that is to end nowhere."""
-
 Channels = NDArray[np.float64]
 
 
@@ -65,14 +60,12 @@ class Level:
 
     Attributes:
         samples: Look at the first so many samples; 0 means all.
-        dead_zones: Spend no codes on what a hard-swish or hard-sigmoid makes a constant of.
     """
 
     samples: int = 0
-    dead_zones: bool = True
 
     def __call__(self, model: Model, context: Context) -> Change:
-        """Level every tensor that a convolution makes or reads.
+        """Level every tensor that a convolution reads.
 
         Raises:
             InputError: level.samples, when there are none.
@@ -92,9 +85,8 @@ class Level:
         factors: dict[str, Channels] = {}
         for site in sites:
             if site.name in seen:
-                zone = _dead_zone(site) if self.dead_zones else (-np.inf, np.inf)
-                factors[site.name] = _factors(site, seen[site.name], zone)
-                _write(editor, site, factors[site.name], seen[site.name], zone)
+                factors[site.name] = _factors(site, seen[site.name])
+                _write(editor, site, factors[site.name])
         if not editor.edits:
             return Change.none(model, (model.name, "has channels of like ranges already"))
         facts = {name: [float(f.min()), float(f.max())] for name, f in factors.items() if (f != 1.0).any()}
@@ -108,9 +100,9 @@ class Site:
     """A tensor and what surrounds it.
 
     Attributes:
-        value: The tensor: what a layer reads, or what one makes, past a Relu.
+        value: The tensor that layers read; one that a convolution makes, past a Relu, is its own.
         maker: The convolution that makes it, if one does.
-        layers: Convolutions that read it as their data.
+        layers: Convolutions that read it as their data, one or more.
         others: (node, index) of what else reads it.
         channels: Their number.
         rank: Of the tensor.
@@ -148,7 +140,7 @@ class Seen:
 
 
 def _sites(editor: Editor) -> Iterator[Site]:
-    """Every tensor that a plain convolution of the main graph makes or reads, once."""
+    """Every tensor that a plain convolution of the main graph reads, once."""
     layers = [n for n in editor.nodes("Conv") if n.graph is editor.model.graph and _plain(n)]
     known = set(layers)
     values: dict[str, tuple[ir.Value, ir.Node | None]] = {}
@@ -167,7 +159,12 @@ def _sites(editor: Editor) -> Iterator[Site]:
         anchor = maker or readers[0]
         weight = _weight(anchor)
         channels = weight.shape[0] if maker is not None else weight.shape[1] * attribute(anchor, "group", 1)
-        if channels > 1 and not value.is_graph_output() and all(n.graph is editor.model.graph for n, _ in others):
+        if (
+            readers
+            and channels > 1
+            and not value.is_graph_output()
+            and all(n.graph is editor.model.graph for n, _ in others)
+        ):
             yield Site(value, maker, readers, others, channels, weight.ndim)
 
 
@@ -194,34 +191,6 @@ def _past_relu(node: ir.Node) -> ir.Value | None:
     return value
 
 
-def _dead_zone(site: Site) -> tuple[float, float]:
-    """Ends beyond which nothing that reads the tensor can tell values apart."""
-    if site.maker is None or site.layers or not site.others:
-        return -np.inf, np.inf
-    lows, highs = [], []
-    for node, _ in site.others:
-        if node.op_type == "HardSwish":
-            low, high = -3.0, np.inf
-        elif node.op_type == "HardSigmoid":
-            alpha, beta = attribute(node, "alpha", 0.2), attribute(node, "beta", 0.5)
-            low, high = -beta / alpha, (1.0 - beta) / alpha
-        elif node.op_type == "Mul" and any(_gates(v, site) for v in node.inputs):
-            gate = next(v.producer() for v in node.inputs if _gates(v, site) and v is not None)
-            assert gate is not None
-            low, high = -attribute(gate, "beta", 0.5) / attribute(gate, "alpha", 0.2), np.inf
-        else:
-            return -np.inf, np.inf
-        lows.append(low)
-        highs.append(high)
-    return min(lows), max(highs)
-
-
-def _gates(value: ir.Value | None, site: Site) -> bool:
-    """Whether a value is the hard-sigmoid of the tensor itself."""
-    node = value.producer() if value is not None else None
-    return node is not None and node.op_type == "HardSigmoid" and node.inputs[0] is site.value
-
-
 def _watch(model: Model, sites: Sequence[Site], context: Context, samples: int) -> dict[str, Seen]:
     assert context.feeds is not None
     session = context.compile(observed(model, [site.name for site in sites]))
@@ -241,9 +210,9 @@ def _watch(model: Model, sites: Sequence[Site], context: Context, samples: int) 
     return {name: seen for name, seen in found.items() if np.isfinite(seen.squares).all()}
 
 
-def _factors(site: Site, seen: Seen, zone: tuple[float, float]) -> Channels:
+def _factors(site: Site, seen: Seen) -> Channels:
     """A factor per channel; their geometric mean is 1."""
-    low, high = np.maximum(seen.low, zone[0]), np.minimum(seen.high, zone[1])
+    low, high = seen.low, seen.high
     wide = high - low
     live = wide > LEAST * max(wide.max(), 1e-12)
     if not live.any():
@@ -303,50 +272,31 @@ def _expected(
     return total
 
 
-def _write(editor: Editor, site: Site, factor: Channels, seen: Seen, zone: tuple[float, float]) -> None:
-    changed = bool((factor != 1.0).any())
-    if changed:
-        if site.maker is not None:
-            _scale(editor, site.maker, 1, 0, 1.0 / factor)
-            if len(site.maker.inputs) > 2 and site.maker.inputs[2] is not None:
-                _scale(editor, site.maker, 2, 0, 1.0 / factor)
-        for node in site.layers:
-            _scale_inputs(editor, node, factor)
-    clip = zone[0] > seen.low.min() or zone[1] < seen.high.max()
-    if site.maker is not None and (changed or clip):
-        _behind(editor, site, factor, zone, clip)
-    elif changed and site.layers:
-        value = _multiplied(editor, site.layers[0], site, site.value, 1.0 / factor)
+def _write(editor: Editor, site: Site, factor: Channels) -> None:
+    if (factor == 1.0).all():
+        return
+    if site.maker is not None:
+        _scale(editor, site.maker, 1, 1.0 / factor)
+        if len(site.maker.inputs) > 2 and site.maker.inputs[2] is not None:
+            _scale(editor, site.maker, 2, 1.0 / factor)
+    for node in site.layers:
+        _scale_inputs(editor, node, factor)
+    if site.maker is None:
+        value = _multiplied(editor, site.layers[0], site, 1.0 / factor)
         for node in site.layers:
             node.replace_input_with(0, value)
-    if changed or clip:
-        editor.did("level", site.name)
+    elif site.others:  # they get back what the convolution made before
+        first = min((n for n, _ in site.others), key=list(editor.model.graph).index)
+        value = _multiplied(editor, first, site, factor)
+        for node, index in site.others:
+            node.replace_input_with(index, value)
+    editor.did("level", site.name)
 
 
-def _behind(editor: Editor, site: Site, factor: Channels, zone: tuple[float, float], clip: bool) -> None:
-    """Give other readers what the convolution made before, behind a clip to what they can tell apart."""
-    if not site.others:
-        return
-    graph = editor.model.graph
-    first = min((n for n, _ in site.others), key=list(graph).index)
-    value = site.value
-    if clip:
-        low, high = float((zone[0] / factor).min()), float((zone[1] / factor).max())
-        bounds = [
-            editor.constant(graph, f"{site.name}_{n}", np.array(np.clip(b, -FAR, FAR), np.float32))
-            for n, b in (("low", low), ("high", high))
-        ]
-        value = editor.insert(first, "Clip", [value, *bounds], value)
-    if (factor != 1.0).any():
-        value = _multiplied(editor, first, site, value, factor)
-    for node, index in site.others:
-        node.replace_input_with(index, value)
-
-
-def _multiplied(editor: Editor, before: ir.Node, site: Site, value: ir.Value, factor: Channels) -> ir.Value:
+def _multiplied(editor: Editor, before: ir.Node, site: Site, factor: Channels) -> ir.Value:
     shape = (1, site.channels, *[1] * (site.rank - 2))
     held = editor.constant(editor.model.graph, f"{site.name}_level", factor.astype(np.float32).reshape(shape))
-    return editor.insert(before, "Mul", [value, held], value)
+    return editor.insert(before, "Mul", [site.value, held], site.value)
 
 
 def _scale_inputs(editor: Editor, node: ir.Node, factor: Channels) -> None:
@@ -356,7 +306,7 @@ def _scale_inputs(editor: Editor, node: ir.Node, factor: Channels) -> None:
     _put(editor, node, 1, weight * each.reshape(*weight.shape[:2], *[1] * (weight.ndim - 2)))
 
 
-def _scale(editor: Editor, node: ir.Node, index: int, axis: int, factor: Channels) -> None:
+def _scale(editor: Editor, node: ir.Node, index: int, factor: Channels) -> None:
     held = array(node.inputs[index])
     assert held is not None
     _put(editor, node, index, held * factor.reshape(-1, *[1] * (held.ndim - 1)))

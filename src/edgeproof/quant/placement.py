@@ -137,7 +137,7 @@ def _step(value: ir.Value, scheme: QuantScheme) -> tuple[ir.Node, ...]:
         return ()
     first = uses[0].node
     if len(uses) == 1:
-        absorbed = first.op_type in scheme.absorb and _ends_around_zero(first)
+        absorbed = first.op_type in scheme.absorb and _starts_at_zero(first)
         other = first.inputs[1 - uses[0].idx] if first.op_type in scheme.fuse_constants else None
         scaled = other is not None and constant(other) is not None and _per_channel(other, value)
         alone = uses[0].idx == 0 and (absorbed or first.op_type in scheme.fuse)
@@ -340,12 +340,11 @@ def _moves_only(node: ir.Node) -> bool:
     return True
 
 
-def _ends_around_zero(node: ir.Node) -> bool:
-    """Whether an activation is Relu or a Clip whose ends lie around zero, so that the ends of the codes do its work."""
+def _starts_at_zero(node: ir.Node) -> bool:
+    """Whether an activation is Relu or a Clip from 0, so that a zero point at the lowest code does its work."""
     if node.op_type == "Relu":
         return True
     if node.op_type != "Clip":
         return False
-    ends = [constant(v) for v in node.inputs[1:3]]
-    low, high = (None if a is None or a.size != 1 else float(a.reshape(-1)[0]) for a in (*ends, None, None)[:2])
-    return low is not None and low <= 0.0 and (high is None or high > 0.0)
+    low = constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    return low is not None and low.size == 1 and float(low.reshape(-1)[0]) == 0.0

@@ -5,8 +5,6 @@ and so the scale a vector. Kernels of layers want one scale; but the pair that a
 same scale at both ends, nor need the pair behind its output: the layer's weights hold the difference. So tensors
 between a layer and operators in float have a scale per channel, at no cost. ONNX Runtime (1.32) still fuses such a
 convolution into QLinearConv.
-
-A Clip between a layer and its codes goes where the codes end at its bounds anyway.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ def fold(graph: ir.Graph) -> int:
         if node.graph is None:
             continue
         if node.op_type == "QuantizeLinear":
-            count += _clip(graph, node) + _ahead(graph, node)
+            count += _ahead(graph, node)
         elif node.op_type == "Mul":
             count += _behind(graph, node)
     return count
@@ -140,22 +138,3 @@ def _initializer(graph: ir.Graph, hint: str, array: NDArray[np.generic]) -> ir.V
     value = ir.val(name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=array.shape)
     graph.register_initializer(value)
     return value
-
-
-def _clip(graph: ir.Graph, quantize: ir.Node) -> int:
-    """A Clip that alone is read by a Q whose codes end there, within half a step, or before."""
-    value = quantize.inputs[0]
-    clip = value.producer() if value is not None else None
-    scale, zero = _one_scale(quantize), constant(quantize.inputs[2])
-    if clip is None or clip.op_type != "Clip" or scale is None or zero is None or value is None:
-        return 0
-    ends = [constant(v) for v in clip.inputs[1:3]]
-    if len(ends) < 2 or ends[0] is None or ends[1] is None or len(list(value.uses())) != 1 or value.is_graph_output():
-        return 0
-    info = np.iinfo(zero.dtype)
-    low, high = ((float(code) - int(zero.reshape(-1)[0])) * float(scale) for code in (info.min, info.max))
-    if low < float(ends[0].reshape(-1)[0]) - 0.51 * scale or high > float(ends[1].reshape(-1)[0]) + 0.51 * scale:
-        return 0
-    quantize.replace_input_with(0, clip.inputs[0])
-    graph.remove(clip, safe=True)
-    return 1
