@@ -158,14 +158,14 @@ def test_an_envelope_has_one_writing(alice):
     text = canonical({**value, "payload": value["payload"].rstrip("=") + "\n=="})
     assert refused(lambda: verify(loose, "text/plain", keys, "x")) == "json.not_canonical"
     assert refused(lambda: verify(more, "text/plain", keys, "x")) == "json.unknown_key"
-    assert refused(lambda: verify(text, "text/plain", keys, "x")) == "bundle.envelope"
+    assert refused(lambda: verify(text, "text/plain", keys, "x")) == "dsse.envelope"
     # the last character of base64 has bits to spare: "ZGF0YQ==" and "ZGF0YR==" are one payload
     spare = canonical({**value, "payload": "ZGF0YR=="})
-    assert refused(lambda: verify(spare, "text/plain", keys, "x")) == "bundle.envelope"
+    assert refused(lambda: verify(spare, "text/plain", keys, "x")) == "dsse.envelope"
     many = canonical({**value, "signatures": value["signatures"] * 17})
-    assert refused(lambda: verify(many, "text/plain", keys, "x")) == "bundle.envelope"
+    assert refused(lambda: verify(many, "text/plain", keys, "x")) == "dsse.envelope"
     number = canonical({**value, "payload": 1})
-    assert refused(lambda: verify(number, "text/plain", keys, "x")) == "bundle.envelope"
+    assert refused(lambda: verify(number, "text/plain", keys, "x")) == "dsse.envelope"
 
 
 # Members

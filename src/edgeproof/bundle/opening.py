@@ -102,8 +102,8 @@ class Bundle:
 
         Raises:
             TrustError: bundle.unsigned, bundle.wrong_key, bundle.bad_signature, bundle.threshold, bundle.payload_type,
-                bundle.duplicate_signature, bundle.other_manifest, bundle.envelope.
-            InputError: json.*.
+                bundle.duplicate_signature, bundle.other_manifest.
+            InputError: json.*, dsse.envelope.
         """
         subject = f"{self.path}: {SIGNATURE}"
         if SIGNATURE not in self._archive:
