@@ -160,7 +160,7 @@ def compare(baseline: Structure, candidate: Structure, interface: Interface | No
         candidate: The second.
         interface: The changes that the policy allows.
     """
-    new, gone, kept = _findings(baseline.findings, candidate.findings)
+    new, gone, kept = _findings(baseline, candidate)
     operators = _operators(baseline, candidate)
     return Comparison(
         identical=baseline.digest == candidate.digest,
@@ -352,10 +352,15 @@ def _scales(q: Quantisation | None) -> str:
 
 
 def _findings(
-    ours: Sequence[Finding], theirs: Sequence[Finding]
+    baseline: Structure, candidate: Structure
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...], tuple[Finding, ...]]:
-    before = {(f.kind, f.check, f.subject) for f in ours}
-    after = {(f.kind, f.check, f.subject) for f in theirs}
-    new = tuple(f for f in theirs if (f.kind, f.check, f.subject) not in before)
-    gone = tuple(f for f in ours if (f.kind, f.check, f.subject) not in after)
-    return new, gone, tuple(f for f in theirs if (f.kind, f.check, f.subject) in before)
+    """New, gone and kept; what is said of the whole model is the same whatever the files are called."""
+
+    def key(f: Finding, of: Structure) -> tuple[str, str, str]:
+        return f.kind, f.check, "" if f.subject in (of.name, *(p.name for p in of.files)) else f.subject
+
+    before = {key(f, baseline) for f in baseline.findings}
+    after = {key(f, candidate) for f in candidate.findings}
+    new = tuple(f for f in candidate.findings if key(f, candidate) not in before)
+    gone = tuple(f for f in baseline.findings if key(f, baseline) not in after)
+    return new, gone, tuple(f for f in candidate.findings if key(f, candidate) in before)

@@ -14,6 +14,7 @@ import edgeproof
 from edgeproof.cli import main
 from edgeproof.compare import compare, compare_files, structural_checks
 from edgeproof.errors import InputError
+from edgeproof.graph.facts import Finding
 from edgeproof.model import TensorSpec
 from edgeproof.policy import policy_from
 from edgeproof.structure import Part, Structure, Weight, read_here
@@ -118,6 +119,15 @@ def test_findings_are_told_as_new_gone_and_kept(tmp_path):
     _, back, found = compare_files(b, a)
     assert ("defect", "finite_weights") in {(f.kind, f.check) for f in found.gone}
     assert [c.state for c in structural_checks(found, back)] == ["pass", "pass"]
+
+
+def test_what_is_said_of_the_whole_model_is_the_same_whatever_the_files_are_called():
+    a, b = (
+        replace(made([]), name=name, findings=(Finding("defect", "onnx_checker", name, "is odd", ""),))
+        for name in ("net", "net_int8")
+    )
+    found = compare(a, b)
+    assert (len(found.new), len(found.gone), len(found.kept)) == (0, 0, 1)
 
 
 def interface_state(a: Structure, b: Structure, p=None) -> str:
