@@ -92,9 +92,15 @@ class OpenVino:
 
 
 class OpenVinoSession:
-    """A loaded model."""
+    """A loaded model.
 
-    def __init__(self, model: Model, target: Target) -> None:
+    Args:
+        model: The model.
+        target: Where it is to run.
+        graph: OpenVINO's form of it, when it exists already (another tool's quantisation, for comparison).
+    """
+
+    def __init__(self, model: Model, target: Target, graph: Any = None) -> None:
         import openvino
 
         settings = _settings(target.settings)
@@ -107,7 +113,8 @@ class OpenVinoSession:
         if target.device in CHOOSING:
             device += f":{','.join(self._asked)}"
         try:
-            self._compiled: Any = core.compile_model(read(core, model), device, properties(target.device, settings))
+            graph = graph or read(core, model)
+            self._compiled: Any = core.compile_model(graph, device, properties(target.device, settings))
             self._request: Any = self._compiled.create_infer_request()
         except Exception as e:
             raise _refused(model, target, e) from e
