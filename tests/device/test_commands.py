@@ -112,6 +112,20 @@ def test_a_device_is_provisioned_once_and_believes_somebody(device, maker, tmp_p
     assert main(["provision", "--root", str(tmp_path / "n"), "--device", DEVICE, "--line", LINE]) == 2
 
 
+def test_provisioning_that_was_cut_short_is_done_again(device, maker):
+    (device / "device.json").unlink()  # it is written last
+    again = ["provision", "--root", str(device), "--device", DEVICE, "--line", LINE, "--key", str(maker.public)]
+    assert main(["status", "--root", str(device)]) == 2
+    assert main([*again, "--golden", str(maker.folder / "plate-reader-1.bundle")]) == 0
+    put(Home(device), maker.bundle(2))
+
+
+def test_a_first_bundle_is_left_for_the_golden_one_only_when_that_is_said(device, maker, said):
+    put(Home(device), maker.bundle(2), keep=False)
+    assert main(["rollback", "--root", str(device)]) == 4
+    assert said("rollback", "--root", str(device), "--golden")[1]["current"] == "golden"
+
+
 def test_a_golden_bundle_is_held_against_the_device(maker, tmp_path):
     arguments = [
         "provision",

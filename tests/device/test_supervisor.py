@@ -23,9 +23,9 @@ from edgeproof.device.sensors import Sensors
 from edgeproof.device.serving import Serving
 from edgeproof.device.slots import recover
 from edgeproof.device.supervisor import Supervisor
-from edgeproof.device.trial import mark_good
+from edgeproof.device.trial import boot, mark_good
 from edgeproof.digest import digest_file
-from edgeproof.errors import EdgeproofError, TrustError, UnsupportedError
+from edgeproof.errors import EdgeproofError, InputError, TrustError, UnsupportedError
 from edgeproof.manifest import HardLimit, Objective, Rollback, Sla
 from edgeproof.telemetry.thermal import Thermal
 
@@ -240,14 +240,28 @@ def test_a_critical_temperature_goes_back_at_once_and_a_missing_one_keeps_nothin
 
 def test_by_hand_the_last_word_is_mark_goods(home, maker, run):
     put(home, maker.bundle(2), keep=False)
-    supervisor = run(by_hand=True, save_s=0.0)
-    ask(supervisor, 6)
-    assert home.state().b.phase == "trial"
-    supervisor.tick()
-    assert home.state().trial.decision == "commit"
+    supervisor = run(by_hand=True, save_s=1e9)
+    ask(supervisor, 5)
+    assert home.state().trial.decision == "go_on"
+    ask(supervisor)
+    assert (home.state().b.phase, home.state().trial.decision) == ("trial", "commit")
     mark_good(home, NOW)
     supervisor.tick()
     assert supervisor.health()["phase"] == "good"
+
+
+def test_what_is_no_longer_so_cannot_be_marked_good(home, maker, run):
+    tight = Sla((Objective("throughput", "min", ">=", Decimal("0.0001"), window=1, k=9, n=9),), ())
+    put(home, maker.bundle(2, sla=tight, rollback=Rollback(600, 3, 9)), keep=False)
+    supervisor = run(by_hand=True, save_s=1e9)
+    ask(supervisor, 9)
+    assert home.state().trial.decision == "commit"
+    with pytest.raises(EdgeproofError):
+        supervisor.infer({"x": np.ones((1, 4), np.float32).astype(np.float64)})
+    assert home.state().trial.decision == "commit"  # a caller's mistake says nothing about the bundle
+    boot(home, NOW)  # somebody else's restart
+    with pytest.raises(InputError):
+        mark_good(home, NOW)
 
 
 def test_what_others_do_to_the_slots_is_followed(home, maker, run):

@@ -16,6 +16,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Folder and reason."""
     add_root(parser)
     parser.add_argument("--reason", default="by hand", metavar="TEXT", help="kept with the slot and in the receipt")
+    parser.add_argument(
+        "--golden", action="store_true", help="go to the golden bundle where the other slot may not run"
+    )
     parser.add_argument("--quarantine", action="store_true", help="never take this bundle again on this device")
 
 
@@ -27,11 +30,13 @@ def run(args: argparse.Namespace, show: Show) -> int:
 
     home, at = provisioned(args), now()
     left = running(home.state()) or Slot()
-    state = roll_back(home, args.reason, at, quarantine=args.quarantine)
+    must_leave = args.golden and home.profile().golden is not None
+    state = roll_back(home, args.reason, at, quarantine=args.quarantine, must_leave=must_leave)
     facts = {"decision": {"code": "by_hand", "why": args.reason}}
     problem = receipts.attempt(home, "left", left, facts, at)
     if problem:
         show.note(problem)
-    show.text(f"{described(left)} was left; {described(running(state) or Slot())} runs from slot {state.current}")
+    runs = running(state) or (home.profile().golden if state.current == "golden" else None) or Slot()
+    show.text(f"{described(left)} was left; {described(runs)} runs from {state.current or 'nowhere'}")
     show.result({"current": state.current, "left": left.bundle})
     return 0

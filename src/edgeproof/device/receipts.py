@@ -23,7 +23,7 @@ from .storage import replace
 
 SCHEMA = "edgeproof.device-receipt/1"
 PAYLOAD_TYPE = "application/vnd.edgeproof.device-receipt+json"
-KEPT = 500
+KEPT = 200
 """Receipts that stay; older ones are removed."""
 
 

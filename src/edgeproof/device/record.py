@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-MOST_SAMPLES = 20_000
+MOST_SAMPLES = 5_000
 """Samples of one metric that a receipt holds; the last ones, and how many there were before."""
 
 

@@ -74,6 +74,7 @@ class Supervisor:
         self._served_s, self._boots = 0.0, 0
         self._owed: Decision | None = None
         self._followed: tuple[str | None, str, str] = (None, "", "")
+        self._told = "go_on"
         self.record = Record()
         self.alarm = ""
 
@@ -223,6 +224,7 @@ class Supervisor:
         self._served_s, self._boots = (trial.served_s, trial.boots) if trial else (0.0, 0)
         self._since = self._saved = time.monotonic()
         self._crashes.clear()
+        self._told = "go_on"
         self.record = Record()
 
     def _unloadable(self, found: Boot, error: EdgeproofError | CrashedError) -> Boot:
@@ -276,6 +278,8 @@ class Supervisor:
         if verdict.kind == "commit" and not self._by_hand:
             self._keep(verdict)
             return True
+        if self._by_hand and self._boot.slot.phase == "trial" and verdict.kind != self._told:
+            self._save(verdict)  # 'mark-good' must not believe what is no longer so
         return False
 
     def _act(self, verdict: Decision, *, must_leave: bool) -> None:
@@ -373,7 +377,7 @@ class Supervisor:
             decision="commit" if verdict.kind == "commit" else "go_on",
             why=verdict.why,
         )
-        self._saved = time.monotonic()
+        self._saved, self._told = time.monotonic(), verdict.kind
         try:
             watched(self._home, trial, _now())
         except InputError as e:
