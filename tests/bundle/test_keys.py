@@ -93,6 +93,10 @@ def test_the_wrong_half_the_wrong_kind_and_what_is_no_key_are_named(tmp_path):
     ):
         assert refused(lambda load=load, name=name: load(tmp_path / name)) == "keys.format"
     assert refused(lambda: load_public(tmp_path / "nothing")) == "files.missing"
+    (tmp_path / "padded.pub").write_bytes((tmp_path / "a.pub").read_bytes() + b"\n" * 100_000)
+    assert refused(lambda: load_public(tmp_path / "padded.pub")) == "keys.format"
+    (tmp_path / "both.pub").write_bytes((tmp_path / "a.pub").read_bytes() + (tmp_path / "a.key").read_bytes())
+    assert refused(lambda: load_public(tmp_path / "both.pub")) == "keys.format"
 
 
 def test_one_key_stands_once_in_a_role_whatever_it_is_called(tmp_path):

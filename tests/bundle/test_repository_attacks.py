@@ -347,6 +347,25 @@ def test_a_revoked_key_of_a_product_line_is_refused(shop):
     assert refused(lambda: shop.device("another").offers("cameras")) == "tuf.wrong_key"
 
 
+def test_another_timestamp_of_the_same_version_changes_nothing(shop):
+    device = shop.device()
+    device.refresh()
+    before = (device.state / "metadata/timestamp.json").read_bytes()
+    later = shop.now + 30 * DAY
+    shop.forge("timestamp", lambda s: setattr(s, "expires", at(later)), shop.keys["timestamp"], later=False)
+    device.refresh()
+    assert (device.state / "metadata/timestamp.json").read_bytes() == before
+
+
+def test_a_timestamp_that_goes_back_to_an_older_snapshot_is_a_rollback(shop):
+    old = shop.load("timestamp").signed.snapshot_meta
+    shop.add(2)
+    device = shop.device()
+    device.refresh()
+    shop.forge("timestamp", lambda s: setattr(s, "snapshot_meta", old), shop.keys["timestamp"])
+    assert refused(device.refresh) == "tuf.rollback"
+
+
 def test_a_gap_between_root_versions_is_refused(shop):
     shop.forge("root", lambda s: setattr(s, "version", 3), shop.keys["root"][:2])
     (shop.folder / "metadata" / "3.root.json").rename(shop.folder / "metadata" / "2.root.json")
