@@ -221,6 +221,23 @@ def _defect_check(found: Comparison, candidate: Structure) -> Check:
     return Check(DEFECTS, "pass", 0.0, 0.0, 0.0, reason)
 
 
+def declaration(baseline: Structure, candidate: Structure, found: Comparison) -> Interface:
+    """The mapping that would declare every undeclared change of ports that both sides have by the same name."""
+
+    def ports(ours: Sequence[TensorSpec] | None, theirs: Sequence[TensorSpec] | None, side: str) -> tuple[Port, ...]:
+        named = {s.name: s for s in theirs or ()}
+        wrong = {p.baseline for p in found.interface or () if p.side == side and p.state == "undeclared"}
+        pairs = [(a, named[a.name]) for a in ours or () if str(a) in wrong and a.name in named]
+        return tuple(
+            Port(a.name, b.name, "" if a.dtype == b.dtype else b.dtype, (), None if _same_shape(a, b) else b.shape)
+            for a, b in pairs
+        )
+
+    return Interface(
+        ports(baseline.inputs, candidate.inputs, "input"), ports(baseline.outputs, candidate.outputs, "output")
+    )
+
+
 def _json(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__slots__}
 
@@ -285,7 +302,11 @@ def _expected(spec: TensorSpec, port: Port) -> TensorSpec:
 
 def _same(a: TensorSpec, b: TensorSpec) -> bool:
     """Same type and shape; open dimensions may go by other names."""
-    if a.dtype != b.dtype or (a.shape is None) != (b.shape is None):
+    return a.dtype == b.dtype and _same_shape(a, b)
+
+
+def _same_shape(a: TensorSpec, b: TensorSpec) -> bool:
+    if (a.shape is None) != (b.shape is None):
         return False
     x, y = a.shape or (), b.shape or ()
     return len(x) == len(y) and all(

@@ -12,7 +12,7 @@ import pytest
 
 import edgeproof
 from edgeproof.cli import main
-from edgeproof.compare import compare, compare_files, structural_checks
+from edgeproof.compare import compare, compare_files, declaration, structural_checks
 from edgeproof.errors import InputError
 from edgeproof.graph.facts import Finding
 from edgeproof.model import TensorSpec
@@ -158,6 +158,13 @@ def test_open_dimensions_may_go_by_other_names_and_may_be_fixed_where_declared()
     assert interface_state(a, b) == "pass"
     assert interface_state(a, fixed) == "fail"
     assert interface_state(a, fixed, policy([{"baseline": "x", "shape": [1, 3]}])) == "pass"
+
+
+def test_the_mapping_that_is_proposed_declares_the_change():
+    a, b = made([spec("x", "float32", "N", 3)]), made([spec("x", "int8", 1, 3)])
+    proposed = declaration(a, b, compare(a, b)).to_json()
+    assert proposed["inputs"] == [{"baseline": "x", "candidate": "x", "dtype": "int8", "shape": [1, 3]}]
+    assert interface_state(a, b, policy(proposed["inputs"])) == "pass"
 
 
 def test_an_interface_that_is_not_known_holds():

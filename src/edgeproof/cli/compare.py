@@ -71,6 +71,7 @@ def show_comparison(
         show.text("The models have the same digest: nothing differs.")
     show.text(f"Graph: {found.graph}" + (_UNKNOWN_GRAPH if found.graph == "unknown" else ""))
     _interface(found, show)
+    _declare(ours, theirs, found, show)
     _operators(found, show)
     _tensors(found, show, everything=everything)
     changed = [q for q in found.quantisation if q.state != "equal"]
@@ -104,6 +105,17 @@ def _interface(found: Comparison, show: Show) -> None:
     rows = [[p.side, p.state, p.baseline, p.candidate] for p in found.interface if p.state != "equal"]
     if rows:
         show.table(["", "change", "baseline", "candidate"], rows)
+
+
+def _declare(ours: Structure, theirs: Structure, found: Comparison, show: Show) -> None:
+    """The line of a policy that says the change is meant."""
+    import json
+
+    from ..compare import declaration
+
+    meant = {k: v for k, v in declaration(ours, theirs, found).to_json().items() if v}
+    if meant:
+        show.text(f"  in a policy, if it is meant:  interface: {json.dumps(meant, ensure_ascii=False)}")
 
 
 def _operators(found: Comparison, show: Show) -> None:

@@ -30,7 +30,12 @@ TITLES = {"defect": "Defects", "caution": "Cautions", "gap": "Gaps"}
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What it takes."""
-    parser.add_argument("model", type=Path, metavar="MODEL", help="an .onnx file")
+    parser.add_argument(
+        "model",
+        type=Path,
+        metavar="MODEL",
+        help="an .onnx file; or TFLite, OpenVINO IR (.xml), an engine, safetensors, GGUF",
+    )
     parser.add_argument(
         "--shape",
         action="append",
@@ -50,6 +55,10 @@ def run(args: argparse.Namespace, show: Show) -> int:
         from ._quantised import show_quantised
 
         return show_quantised(args, show)
+    from ._foreign import foreign, show_foreign
+
+    if foreign(args.model):
+        return show_foreign(args.model, show)
     from ..graph.inspection import inspect_model
     from ..model import load_model
 
