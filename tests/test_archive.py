@@ -307,8 +307,23 @@ def test_a_directory_that_ends_early_or_claims_too_much_is_refused(tmp_path):
     member, entry = parts("a", b"1")
     assert refused(tmp_path, assembled([member], [entry], count=2)) == "archive.directory"
     assert refused(tmp_path, assembled([member], [entry, entry], count=1)) == "archive.directory"
+
+
+def test_a_directory_larger_than_its_entries_can_be_is_refused_before_it_is_read(tmp_path):
+    member, entry = parts("a", b"1")
     data = assembled([member], [entry])
-    assert refused(tmp_path, data[:-10] + struct.pack("<I", 10_000_000) + data[-6:]) == "archive.directory"
+    assert refused(tmp_path, data[:-10] + struct.pack("<I", 10_000_000) + data[-6:]) == "archive.directory_size"
+    size = 2**30  # a hole, which takes no space on the disk
+    with (tmp_path / "hole.zip").open("wb") as f:
+        f.truncate(size)
+        f.seek(size)
+        f.write(struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 1, 1, size, 0, 0))
+    tracemalloc.start()
+    with pytest.raises(TrustError) as e:
+        opened(tmp_path / "hole.zip")
+    assert e.value.code == "archive.directory_size"
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    tracemalloc.stop()
 
 
 def test_an_archive_of_several_disks_is_refused(tmp_path):

@@ -31,7 +31,7 @@ MOST_BYTES = 2**32 - 2
 """Largest member and largest file; beyond it ZIP needs zip64."""
 _PART = "[A-Za-z0-9_](?:[A-Za-z0-9._+-]*[A-Za-z0-9_+-])?"
 _NAME = re.compile(f"{_PART}(?:/{_PART})*")
-_LONGEST_NAME = 200
+_LONGEST_NAME, _MOST_ENTRY = 200, 1024
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
@@ -110,8 +110,8 @@ def open_archive(path: Path, *, allowed: Callable[[str], int], max_total: int) -
 
     Raises:
         TrustError: archive.not_file, archive.no_end, archive.comment, archive.zip64, archive.trailing,
-            archive.gap, archive.member_count, archive.directory, archive.name, archive.duplicate, archive.twin,
-            archive.order, archive.extra_field, archive.compressed, archive.encrypted, archive.descriptor,
+            archive.gap, archive.member_count, archive.directory_size, archive.directory, archive.name,
+            archive.duplicate, archive.twin, archive.order, archive.extra_field, archive.compressed, archive.encrypted, archive.descriptor,
             archive.symlink, archive.size_mismatch, archive.not_allowed, archive.member_size, archive.total_size,
             archive.overlap, archive.local_header, archive.not_canonical.
         InputError: files.missing, files.read_only, files.os.
@@ -315,8 +315,9 @@ def _end(path: Path, handle: int, length: int) -> tuple[int, int, int]:
         raise _refused("member_count", path, f"has {count} members; at most {MOST_MEMBERS} are read")
     if unclaimed > 0:
         raise _refused("gap", path, f"has {unclaimed} bytes that belong to no member")
-    if unclaimed < 0 or size > count * (_CENTRAL.size + 2**16):
-        raise _refused("directory", path, f"its directory of {count} members cannot have {size} bytes at {at}")
+    # Before it is read: a directory is as large as its entries, whatever the file claims.
+    if unclaimed < 0 or size > count * (_CENTRAL.size + _MOST_ENTRY):
+        raise _refused("directory_size", path, f"its directory of {count} members cannot have {size} bytes at {at}")
     return count, size, at
 
 
