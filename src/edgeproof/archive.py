@@ -109,11 +109,11 @@ def open_archive(path: Path, *, allowed: Callable[[str], int], max_total: int) -
         max_total: Largest size of all members together, in bytes.
 
     Raises:
-        TrustError: archive.not_file, archive.no_end, archive.comment, archive.zip64, archive.trailing,
-            archive.gap, archive.member_count, archive.directory_size, archive.directory, archive.name,
-            archive.duplicate, archive.twin, archive.order, archive.extra_field, archive.compressed, archive.encrypted, archive.descriptor,
-            archive.symlink, archive.size_mismatch, archive.not_allowed, archive.member_size, archive.total_size,
-            archive.overlap, archive.local_header, archive.not_canonical.
+        TrustError: archive.not_file, archive.no_end, archive.comment, archive.zip64, archive.trailing, archive.gap,
+            archive.member_count, archive.directory_size, archive.directory, archive.name, archive.duplicate,
+            archive.twin, archive.order, archive.extra_field, archive.compressed, archive.encrypted,
+            archive.descriptor, archive.symlink, archive.size_mismatch, archive.not_allowed, archive.member_size,
+            archive.total_size, archive.overlap, archive.local_header, archive.not_canonical.
         InputError: files.missing, files.read_only, files.os.
     """
     try:
