@@ -69,6 +69,7 @@ def test_nothing_is_overwritten(tmp_path):
     assert refused(lambda: new_key(tmp_path / "a.key", None)) == "keys.exists"
     (tmp_path / "a.key").unlink()
     assert refused(lambda: new_key(tmp_path / "a.key", None)) == "keys.exists"
+    assert refused(lambda: new_key(tmp_path / "a.pub" / "b.key", None)) == "files.wrong_kind"
 
 
 def test_the_wrong_half_the_wrong_kind_and_what_is_no_key_are_named(tmp_path):
