@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from edgeproof.backends.onnxruntime import SCHEMES
 from edgeproof.model import Model
+from edgeproof.passes.int8 import Int8
 from edgeproof.quant.layers import Scope, label
 from edgeproof.quant.placement import Plan, plan
 from edgeproof.target import QuantScheme
-from small_nets import CPU, net, node, number, small_cnn, weight
+from small_nets import CPU, context, executed, net, node, number, ran, samples, small_cnn, weight
 
 SCHEME = SCHEMES["cpu"]
 
@@ -213,3 +215,29 @@ def test_only_the_scheme_decides() -> None:
     assert names(result) == {"c1", "c2", "c3", "fc"}
     assert set(result.tensors) == {"x", "r", "t", "f"}
     assert CPU.scheme is SCHEME
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_a_bias_added_behind_a_product_is_counted_so_that_the_runtime_keeps_it_in_integers(rank: int) -> None:
+    model = net(
+        [
+            node("MatMul", ["x", "w"], ["m"], name="product"),
+            node("Add", ["m", "b"], ["s"]),
+            node("Tanh", ["s"], ["y"]),
+        ],
+        [weight("w", 16, 8), weight("b", 8)],
+        [2, 5, 16][3 - rank :],
+    )
+    made = Int8()(model, context(model)).model
+    ops = executed(made)
+    assert "QGemm" in ops.values() or "MatMulIntegerToFloat" in ops.values()
+    assert "Gemm" not in ops.values()
+    feeds = samples(model, 1)[0]
+    np.testing.assert_allclose(ran(made, feeds), ran(model, feeds), atol=0.05)
+
+
+def test_a_bias_that_no_count_can_hold_stays_float() -> None:
+    tiny = numpy_helper.from_array(np.full((16, 8), 1e-20, np.float32), "w")
+    model = net([node("MatMul", ["x", "w"], ["m"]), node("Add", ["m", "b"], ["y"])], [tiny, weight("b", 8)], [2, 16])
+    made = Int8()(model, context(model)).model
+    assert [n.inputs[1].name for n in made.graph.graph if n.op_type == "Add"] == ["b"]

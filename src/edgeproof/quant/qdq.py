@@ -75,21 +75,48 @@ class _Writer:
         for name in ("alpha", "beta"):
             if name in node.attributes:
                 node.attributes[name] = ir.AttrFloat32(name, 1.0)
+        if node.op_type == "MatMul" and self.scheme.bias == "int32":
+            self._added(node, p, activation_scale, layer.weight.shape[-1])
         if layer.bias is None or bias is None:
             return
         if not counted:
             if not _same(bias, layer.bias):
                 node.replace_input_with(2, self._initializer(f"{bias.name}.float", layer.bias))
             return
+        self._count(node, 2, bias, layer.bias, activation_scale, p)
+
+    def _added(self, node: ir.Node, p: QParams, activation_scale: float, channels: int) -> None:
+        """Count the bias that is added behind a product.
+
+        ONNX Runtime (1.32) makes one Gemm of the product and the addition before it looks for Q/DQ; with a float bias
+        it then runs in float and dequantises the weight at every inference.
+        """
+        output = node.outputs[0]
+        uses = list(output.uses())
+        if len(uses) != 1 or uses[0].node.op_type != "Add" or output.is_graph_output():
+            return
+        adder, index = uses[0].node, 1 - uses[0].idx
+        value = adder.inputs[index]
+        bias = constant(value)
+        taken = adder in self.plan.roles or output.name in self.plan.tensors
+        if taken or value is None or bias is None or bias.dtype != np.float32 or bias.ndim != 1:
+            return
+        step = np.float64(activation_scale) * p.scale
+        if bias.size == channels and np.isfinite(bias).all() and (np.abs(bias) < step * 2.0**30).all():
+            self._count(adder, index, value, bias, activation_scale, p)
+
+    def _count(
+        self, node: ir.Node, index: int, value: ir.Value, bias: NDArray[np.float32], activation_scale: float, p: QParams
+    ) -> None:
+        """Store a bias as int32 counts of the accumulator."""
         step = np.float32(activation_scale) * p.scale
         step = np.maximum(step, np.finfo(np.float32).tiny).astype(np.float32)
-        codes = numerics.bias_codes(layer.bias, step)
-        held = self._initializer(f"{bias.name}.int32", codes)
-        scale = self._initializer(f"{bias.name}.scale", step)
-        zero = self._initializer(f"{bias.name}.zero_point", np.zeros(step.shape, np.int32))
-        node.replace_input_with(
-            2, self._dequantize(node, bias.name or "bias", held, scale, zero, 0 if step.ndim else None)
-        )
+        codes = numerics.bias_codes(bias, step)
+        held = self._initializer(f"{value.name}.int32", codes)
+        scale = self._initializer(f"{value.name}.scale", step)
+        zero = self._initializer(f"{value.name}.zero_point", np.zeros(step.shape, np.int32))
+        axis = 0 if step.ndim else None
+        node.replace_input_with(index, self._dequantize(node, value.name or "bias", held, scale, zero, axis))
 
     def constant(self, node: ir.Node, index: int, value: ir.Value) -> None:
         """Quantise a follower's constant operand, one scale for all of it."""
