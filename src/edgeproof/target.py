@@ -41,7 +41,6 @@ class QuantScheme:
         one_scale: Followers whose inputs and output share one scale.
         narrow_weights: Weights use 7 bits: the processor sums pairs of 8-bit products in 16 bits, where they saturate.
         guard: The runtime quantises float layers between integers by itself unless a Clip is put ahead of them.
-        channel_scales: Q/DQ of activations may have a scale per channel where no kernel reads them.
     """
 
     activation: Literal["uint8", "int8", "uint16", "int16"] = "uint8"
@@ -78,7 +77,6 @@ class QuantScheme:
     one_scale: tuple[str, ...] = ()
     narrow_weights: bool = False
     guard: bool = True
-    channel_scales: bool = True
 
 
 @dataclass(frozen=True, slots=True)

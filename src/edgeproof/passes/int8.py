@@ -16,7 +16,7 @@ from ..errors import InputError, UnsupportedError, did_you_mean
 from ..graph.opset import raised
 from ..model import Model
 from ..protocols import Context, Pass
-from ..quant import calibration, expand, guard, layers, numerics, outputs, placement, qdq, ranges, scales
+from ..quant import calibration, expand, guard, layers, numerics, outputs, placement, qdq, ranges
 from ..quant.histogram import Histogram
 from ..quant.parameters import parameters
 from ..quant.refine import Refined, Refinement, Rounding, refine
@@ -54,7 +54,7 @@ class Int8:
             where that saves changes of precision. Without, only layers run in integers: slower where much lies between
             them, and more accurate. Set it to false behind the pass ``level``.
         channel_outputs: Where only float operators read what a convolution makes, give each channel a range of its own,
-            which costs nothing when the model runs; reads the samples once more. With ``followers=False`` that is
+            for a product and a sum per value in float; reads the samples once more. With ``followers=False`` that is
             nearly everywhere.
         reduce_range: Weights use 7 bits. For x86 CPUs without VNNI, whose u8 × s8 products are summed in 16 bits and
             can saturate there.
@@ -119,8 +119,6 @@ class Int8:
         qdq.write(graph.graph, plan, scheme, activations, self.reduce_range or scheme.narrow_weights)
         expand.expand(graph.graph, [n for n in graph.graph if n.op_type in scheme.spell])
         spread = outputs.spread(graph.graph, by_channel, activations)
-        if scheme.channel_scales:
-            scales.fold(graph.graph)
         if scheme.guard:
             guard.guard(graph.graph)
         return Change(
@@ -145,7 +143,7 @@ class Int8:
         self, model: Model, graph: ir.Model, plan: placement.Plan, scheme: QuantScheme, context: Context
     ) -> dict[str, tuple[ir.Node, numerics.QParams]]:
         """Parameters per channel of what convolutions make for float operators, if they are wanted and possible."""
-        able = scheme.channel_scales and scheme.bias == "int32" and not scheme.activation_symmetric
+        able = scheme.bias == "int32" and not scheme.activation_symmetric
         found = outputs.candidates(plan) if self.channel_outputs and able else {}
         if not found:
             return {}

@@ -6,9 +6,9 @@ factor of its own where codes are made, and multiplied by it where they are read
 * a convolution that makes the tensor divides its weights and bias, one that reads it multiplies its weights by input
   channel: both cost nothing;
 * everything else (hard-swish, additions, gates of squeeze-and-excitation) gets a multiplication by a constant per
-  channel. The pass ``int8`` turns those next to Q/DQ into scales per channel (`quant/scales.py`), which costs nothing
-  either. So no operator in between has to be homogeneous, unlike for the pass ``equalize``; but the multiplications
-  keep operators between layers from running in integers: use ``int8`` with ``followers=False`` behind it.
+  channel, in float. So no operator in between has to be homogeneous, unlike for the pass ``equalize``; but the
+  multiplications cost time, and keep operators beside them from running in integers: use ``int8`` with
+  ``followers=False`` behind it.
 
 Factors balance two errors that samples and weights tell: that of the activations, ``S²/12 Σ f_c² |W_c|²`` with S the
 step that all channels share, and that of the weights, whose columns grow with the factor. Depthwise convolutions have a
@@ -75,7 +75,7 @@ class Level:
                 "level.samples", model.name, "has no samples; levelling needs some", "give a data set with --data"
             )
         editor = Editor(model.graph.clone())
-        infer_shapes(editor)  # ranks of the multiplications that int8 is to fold
+        infer_shapes(editor)  # so that the multiplications have shapes
         editor.done.clear()
         editor.edits = 0
         sites = list(_sites(editor))

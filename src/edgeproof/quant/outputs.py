@@ -1,13 +1,15 @@
-"""Give what a convolution makes a scale and a zero point per channel, where only float operators read it.
+"""Give what a convolution makes a range per channel, where only float operators read it.
 
 A kernel writes its output with one scale; but its weights have a step per output channel, and its bias an offset. With
 step s_c, bias b_c and the output's one scale S and zero point Z,
 
     q = (s_c / S) Σ + b_c / S + Z    becomes    q = (s_c / t_c) Σ + b_c / t_c + z_c:
 
-the codes of the weights stay as they are, their step becomes ``s_c S / t_c``, the bias is counted anew, and whoever
-reads the codes takes t_c and z_c. So each channel has all 256 codes for its own range [low_c, high_c], and the kernel
-is the same. What lies below −3 is all the same to a hard-swish, so that no code is spent on it.
+the codes of the weights stay as they are, their step becomes ``s_c S / t_c``, the bias is counted anew, and a product
+and a sum per channel in float, behind the DequantizeLinear, take it back. So each channel has all 256 codes for its own
+range [low_c, high_c], and the kernel is the same. (A DequantizeLinear with t_c and z_c would do it alone; but ONNX
+Runtime runs convolutions channels-last and moves its transposition past such nodes, whose kernel then takes 100 times
+as long: 1.32, 1×120×12×80.) What lies below −3 is all the same to a hard-swish, so that no code is spent on it.
 """
 
 from __future__ import annotations
@@ -195,10 +197,35 @@ def _spread(graph: ir.Graph, node: ir.Node, p: numerics.QParams, one: numerics.Q
     for old in (weight, held):
         if old is not None and not old.outputs[0].uses():
             graph.remove(old, safe=True)
-    reads[0].replace_input_with(1, fresh("scales", p.scale))
-    reads[0].replace_input_with(2, fresh("zero_points", p.zero_point))
-    reads[0].attributes["axis"] = ir.AttrInt64("axis", 1)
+    _behind(graph, reads[0], fresh, share, shift, node)
     return True
+
+
+def _behind(
+    graph: ir.Graph,
+    dequantize: ir.Node,
+    fresh: _Fresh,
+    share: NDArray[np.float64],
+    shift: NDArray[np.float64],
+    node: ir.Node,
+) -> None:
+    """Take back in float what the convolution's outputs were scaled by and shifted."""
+    import onnx_ir as ir
+
+    weight = constant(node.inputs[1].producer().inputs[0])  # type: ignore[union-attr]
+    assert weight is not None
+    shape = (-1, *[1] * (weight.ndim - 2))
+    steps = [("Mul", "scaled_back", 1.0 / share), ("Add", "shifted_back", -shift / share)]
+    behind = dequantize
+    for op, suffix, array in steps:
+        value, held = behind.outputs[0], fresh(suffix, array.astype(np.float32).reshape(shape))
+        made = ir.node(op, [value, held], name=f"{fresh.name}.{op.lower()}")
+        made.outputs[0].name = f"{fresh.name}.{op.lower()}"
+        made.outputs[0].type, made.outputs[0].shape = value.type, value.shape
+        value.replace_all_uses_with(made.outputs[0])
+        made.replace_input_with(0, value)
+        graph.insert_after(behind, made)
+        behind = made
 
 
 class _Fresh:

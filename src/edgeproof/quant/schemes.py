@@ -28,7 +28,6 @@ TENSORRT = QuantScheme(
     fused_output=(),
     follow=("Add", "Concat", "AveragePool", "GlobalAveragePool"),
     expand=(),
-    channel_scales=False,
 )
 """TensorRT, and ONNX Runtime's CUDA and TensorRT providers."""
 
@@ -44,7 +43,6 @@ OPENVINO = QuantScheme(
     spell=("HardSigmoid",),
     no_zero_point=("MatMul", "Gemm"),
     guard=False,
-    channel_scales=False,
 )
 """OpenVINO's CPU plugin."""
 
@@ -58,7 +56,6 @@ LITERT = QuantScheme(
     fixed_output={"Sigmoid": (1 / 256, -128), "Softmax": (1 / 256, -128), "Tanh": (1 / 128, 0)},
     one_scale=("Concat", "AveragePool"),
     guard=False,
-    channel_scales=False,
 )
 """LiteRT (TensorFlow Lite), and what reads its 8-bit files."""
 
