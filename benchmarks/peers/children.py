@@ -94,6 +94,8 @@ def resident(pid: int) -> int:
 
 def _last_line(log: Path, code: int | None) -> str:
     """The line that says what went wrong: the last one that names an error, else the last."""
+    if code is not None and code < 0:
+        return f"ended by signal {-code}"
     lines = [s.strip() for s in log.read_text(errors="replace").splitlines() if s.strip()]
     named = [s for s in lines if "Error" in s or "Exception" in s]
     return (named or lines or [f"exit code {code}"])[-1][:200]

@@ -60,7 +60,7 @@ TOOLS = (
         {"method": "Percentile", **MATRIX},
     ),
     Tool("onnxruntime-entropy", "ONNX Runtime Entropy", "onnxruntime", {"method": "Entropy"}),
-    Tool("nncf", "NNCF", "nncf"),
+    Tool("nncf-fast", "NNCF", "nncf"),
     Tool("nncf-bias", "NNCF, full bias correction", "nncf", {"fast_bias_correction": False}),
     Tool(
         "nncf-control",
@@ -74,8 +74,8 @@ TOOLS = (
     Tool("modelopt-entropy", "ModelOpt entropy", "modelopt", {"method": "entropy"}),
     Tool("aimet-minmax", "AIMET min_max", "aimet", {"scheme": "min_max"}),
     Tool("aimet-enhanced", "AIMET tf_enhanced", "aimet", {"scheme": "tf_enhanced"}),
-    Tool("olive", "Olive", "olive"),
-    Tool("edgeproof", "edgeproof int8", "edgeproof", {"passes": [("int8", {})]}),
+    Tool("olive-minmax", "Olive", "olive"),
+    Tool("edgeproof-int8", "edgeproof int8", "edgeproof", {"passes": [("int8", {})]}),
     Tool("edgeproof-recovery", "edgeproof int8, recovery", "edgeproof", {"passes": RECOVERY}),
     Tool("edgeproof-choice", "edgeproof's choice, 1 %", "edgeproof", {"search": 0.01}, labels=True),
 )

@@ -89,12 +89,13 @@ def test_the_error_of_a_log_is_its_last_line_that_names_one(tmp_path):
     log.write_text("Traceback\nKeyError: 'conv_3'\n\nValueError: no scale for conv_3\nshutting down\n")
     assert children._last_line(log, 1) == "ValueError: no scale for conv_3"
     log.write_text("")
-    assert children._last_line(log, -9) == "exit code -9"
+    assert children._last_line(log, 3) == "exit code 3"
+    assert children._last_line(log, -9) == "ended by signal 9"
 
 
 def test_cells_are_kept_counted_and_shown_and_not_measured_twice(tmp_path):
     b = bench(tmp_path)
-    chosen = [BY_NAME["edgeproof"]]
+    chosen = [BY_NAME["edgeproof-int8"]]
     b.run(chosen, [4], ("quantise", "latency"), rounds=2)
     cost = json.loads((b.cell(chosen[0], 4) / "cost.json").read_text())
     assert cost["macs"] == 27_648 + 160
@@ -113,7 +114,7 @@ def test_cells_are_kept_counted_and_shown_and_not_measured_twice(tmp_path):
 
 def test_a_driver_that_fails_is_a_cell_with_its_reason(tmp_path, monkeypatch):
     b = bench(tmp_path)
-    wrong = tools.Tool("edgeproof", "edgeproof int8", "edgeproof", {"passes": [("int8", {"method": "guess"})]})
+    wrong = tools.Tool("edgeproof-int8", "edgeproof int8", "edgeproof", {"passes": [("int8", {"method": "guess"})]})
     b._quantise(BY_NAME["float"], 2, again=False)
     b._quantise(wrong, 2, again=False)
     cost = json.loads((b.cell(wrong, 2) / "cost.json").read_text())
@@ -151,4 +152,5 @@ def test_nncf_is_scored_by_the_text_that_edgeproof_reads(monkeypatch):
 def test_every_tool_has_a_driver_and_an_environment():
     for tool in tools.TOOLS:
         assert tool.script.is_file(), tool.name
+        assert tool.name != tool.peer  # so that --only can mean either
         assert tool.peer == "edgeproof" or tool.peer in environments.PINS
