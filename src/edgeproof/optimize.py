@@ -15,6 +15,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -133,7 +134,7 @@ def optimize(
             machine=machine.digest,
         )
         workspace.once("inspection.json", lambda: _inspection(setup))
-        workspace.once("structure.json", lambda: read_here(path).to_json())
+        workspace.once("structure.json", partial(_structure, path))
         rows = _search(setup, strategy or _ladder(setup, seed), progress)
         rows = _confirm(setup, rows, progress)
         progress("writing the result", 0.99)
@@ -219,6 +220,8 @@ def _confirm(setup: Setup, rows: list[Row], progress: Progress) -> list[Row]:
         )
         for n, c in enumerate(judged)
     }
+    for c in finalists:
+        setup.workspace.once(f"candidates/{c.name}/structure.json", partial(_structure, c.path))
     runs = confirm_runs(setup, finalists, _within(progress, "confirming", start + 0.03, 0.34))
     control = control_check(runs, "original", CONTROL)
     setup.workspace.write("control.json", control.to_json())
@@ -362,6 +365,11 @@ def _samples(dataset: Dataset, parts: Split) -> dict[str, Any]:
         "search": list(parts.search),
         "confirm": list(parts.confirm),
     }
+
+
+def _structure(path: Path) -> dict[str, Any]:
+    """A model's static analysis as evidence holds it, taken before the model is measured."""
+    return read_here(path).to_json()
 
 
 def _thread_counts() -> tuple[int, ...]:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from .. import __version__
 from ..archive import write_archive
 from ..bench import plan_digest
-from ..digest import digest_bytes, digest_json
+from ..digest import digest_bytes, digest_file, digest_json
 from ..errors import InputError, TrustError
 from ..job import Plan
 from ..measurement import LegRun, Measurement, Placement
 from ..policy import Verdict
 from ..receipt import Receipt, Scores
 from ..strictjson import canonical
-from ..structure import Structure, read_here
+from ..structure import Structure
 from ..workspace import Workspace
 from .checks import Difference, differences
 from .decision import derive
@@ -285,14 +285,15 @@ def _placement(workspace: Workspace, name: str) -> Placement | None:
 
 
 def _analysed(workspace: Workspace, name: str) -> Structure:
-    """A candidate's file, which must still be the one that was built and measured."""
-    path = workspace.folder(name) / "model.onnx"
-    change = _kept(workspace, f"candidates/{name}/change.json")
-    found = read_here(path)
-    files = {p.name: p.digest for p in found.files}
-    if files != change["files"] or found.digest != change["digest"]:
-        problem = f"is no longer the model that was measured: {files}; expected {change['files']}"
-        raise TrustError("evidence.changed_model", str(path), problem, "restore it, or start a new run")
+    """A candidate as it was analysed before it was measured; its files must still be those."""
+    folder = workspace.folder(name)
+    found = Structure.from_json(_kept(workspace, f"candidates/{name}/structure.json"))
+    for part in found.files:
+        path = folder / part.name
+        digest = digest_file(path) if path.is_file() else "not there"
+        if digest != part.digest:
+            problem = f"is no longer the file that was measured: {digest}; expected {part.digest}"
+            raise TrustError("evidence.changed_model", str(path), problem, "restore it, or start a new run")
     return found
 
 
