@@ -105,7 +105,6 @@ _ORT_SOURCES: Mapping[str, str] = {
     "fixed_output": f"{_NONE}: QLinearSigmoid takes any output scale",
     "one_scale": f"{_NONE}: QLinearConcat takes a scale per input",
     "narrow_weights": f"{_ORT_GUIDE}: no reduce_range on machines with VNNI",
-    "channel_scales": "ONNX, QuantizeLinear: per axis; such a pair runs as nodes of its own",
     "guard": "ONNX Runtime, WeightBiasQuantization: quantises float layers between Q/DQ by itself",
 }
 
@@ -150,7 +149,6 @@ SCHEMES: Mapping[str, Documented] = {
             "fixed_output": _NONE,
             "one_scale": f"{_TRT}: concatenation takes a scale per input",
             "narrow_weights": _NONE,
-            "channel_scales": f"{_TRT}: activations per tensor",
             "guard": "kept: the same file may run on ONNX Runtime's CPU provider",
         },
     ),
@@ -183,7 +181,6 @@ SCHEMES: Mapping[str, Documented] = {
             "fixed_output": _NONE,
             "one_scale": f"{_NONE}: {_LPT} aligns concatenated intervals by itself",
             "narrow_weights": f"{_NONE} with VNNI or AMX; without them, the setting `reduce_range`",
-            "channel_scales": f"{_LPT}, ConvolutionTransformation: activations per tensor",
             "guard": "not needed: a float weight without FakeQuantize stays float",
         },
     ),
@@ -214,7 +211,6 @@ SCHEMES: Mapping[str, Documented] = {
             "fixed_output": f"{_LITERT}: LOGISTIC and SOFTMAX (1/256, -128), TANH (1/128, 0)",
             "one_scale": f"{_LITERT}: CONCATENATION, AVERAGE_POOL_2D: inputs and outputs have the same parameters",
             "narrow_weights": f"{_NONE}: sums are 32 bits wide",
-            "channel_scales": f"{_LITERT}: activations per tensor",
             "guard": _NONE,
         },
     ),
@@ -243,7 +239,6 @@ _PROSE: Mapping[str, str] = {
     "fixed_output": "fixed output (scale, zero point)",
     "one_scale": "one scale for inputs and output",
     "narrow_weights": "weights in 7 bits",
-    "channel_scales": "Q/DQ with a scale per channel where no kernel reads it",
     "guard": "Clip ahead of float layers",
 }
 
