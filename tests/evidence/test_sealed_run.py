@@ -1,7 +1,10 @@
 """A real run of the main job, sealed and verified, from the library and from the command line."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -116,6 +119,25 @@ def test_the_same_run_key_and_time_give_the_same_bytes(made, tmp_path):
     second = sealed(tmp_path / "elsewhere", tmp_path / "b.zip", report=render(tmp_path / "elsewhere").encode())
     assert first.digest == second.digest
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+
+
+def test_processes_with_other_hash_seeds_seal_the_same_bytes_report_included(made, tmp_path):
+    for seed in ("1", "2"):
+        command = [
+            sys.executable,
+            "-m",
+            "edgeproof",
+            "seal",
+            str(made / "run"),
+            "--timestamp",
+            TIME,
+            "--candidate",
+            "int8",
+        ]
+        command += ["--out", str(tmp_path / f"{seed}.zip")]
+        done = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "1.zip").read_bytes() == (tmp_path / "2.zip").read_bytes()
 
 
 def test_receipts_say_which_device_measured_and_where_every_node_ran(made):

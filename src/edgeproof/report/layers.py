@@ -116,7 +116,9 @@ def _by_operator(reports: Mapping[str, Mapping[str, Any]]) -> Html:
         for t in _times(report):
             sums[name][str(t.get("op"))] += t["time_ms"]
             counts[name][str(t.get("op"))] += 1
-    ops = sorted({op for s in sums.values() for op in s}, key=lambda op: -max(s.get(op, 0.0) for s in sums.values()))
+    known = {op for s in sums.values() for op in s}
+    # By name where times are equal: the order of a set differs from process to process.
+    ops = sorted(known, key=lambda op: (-max(s.get(op, 0.0) for s in sums.values()), op))
     most = max((v for s in sums.values() for v in s.values()), default=0.0)
     columns = [Column("operator"), *(Column(name, "number") for name in reports)]
     body: list[Sequence[Node]] = []
