@@ -144,6 +144,7 @@ def _times(layers: tuple[LayerTime, ...]) -> list[dict[str, Any]]:
             "device": layer.device,
             "precision": layer.precision,
             "time_ms": median(layer.time_ns) / 1e6,
+            **({"kernel": layer.kernel} if layer.kernel else {}),
         }
         for layer in layers
     ]
