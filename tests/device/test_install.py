@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from edgeproof.device.home import Home
 from edgeproof.device.install import Believed, install
 from edgeproof.device.slots import recover, roll_back
 from edgeproof.device.sources import FileSource, RepositorySource
+from edgeproof.device.storage import Disk
 from edgeproof.digest import digest_file
 from edgeproof.errors import EdgeproofError
 
@@ -197,6 +198,32 @@ def test_a_source_that_changes_after_it_was_checked_changes_nothing(home, maker,
     expected = digest_file(path)
     done = install(home, Slow(FileSource(path), lambda: path.write_bytes(b"something else")), NOW)
     assert digest_file(home.bundle(done.slot)) == expected == done.state.slot(done.slot).bundle
+
+
+@dataclass(frozen=True)
+class Switching:
+    """Storage during whose write the stick that is read from gets another content."""
+
+    stick: Path
+    other: Path
+    disk: Disk = field(default_factory=Disk)
+
+    def write(self, path, chunks):
+        self.disk.write(path, chunks)
+        shutil.copyfile(self.other, self.stick)
+
+    def sync(self, path):
+        self.disk.sync(path)
+
+    def remove(self, path):
+        self.disk.remove(path)
+
+
+def test_what_is_checked_is_the_copy_and_not_the_source(home, maker, tmp_path):
+    evil, good, stick = Maker(tmp_path / "stranger").bundle(2), maker.bundle(2), tmp_path / "stick.bundle"
+    shutil.copyfile(evil, stick)
+    switching = Home(home.root, Switching(stick=stick, other=good))
+    assert refused(switching, FileSource(stick)) == "bundle.wrong_key"
 
 
 FULL = """
