@@ -294,6 +294,11 @@ def test_a_publisher_notices_a_changed_file(shop, role):
     assert refused(lambda: shop.add(2)) == "repo.broken"
 
 
+def test_a_publisher_misses_a_file(shop):
+    shop.path("targets").unlink()
+    assert refused(lambda: shop.add(2)) == "files.missing"
+
+
 def test_an_unknown_role_key_target_or_folder_is_named(shop, tmp_path):
     signers, now = shop.signers, shop.now
     assert refused(lambda: refresh(shop.folder, signers, now=now, roles=("lidars",))) == "repo.role"

@@ -481,6 +481,11 @@ def test_other_metadata_is_no_factory_root(shop, tmp_path):
     assert refused(lambda: provision(tmp_path / "new", data, last_seen=shop.now)) == "trust.root"
 
 
+def test_a_last_seen_time_without_a_time_zone_is_refused(shop, tmp_path):
+    naive = shop.now.replace(tzinfo=None)
+    assert refused(lambda: provision(tmp_path / "new", shop.root, last_seen=naive)) == "trust.time"
+
+
 def test_a_device_is_provisioned_once(shop):
     device = shop.device()
     assert refused(lambda: provision(device.state, shop.root, last_seen=shop.now)) == "trust.exists"
