@@ -3,10 +3,10 @@
     python -m benchmarks.recovery scenes lines_medium [--calibration 32] [--held-out 200] [--only NAME …]
 
 Models and data come from the zoo (`python -m benchmarks.zoo`). Calibration samples are drawn with one seed and test
-samples with the next (of a finite set, both at once), the same for every technique; nothing is chosen on the latter. SQNR is that of the raw outputs
-over the first 16 test samples, and of other tensors where outputs are sorted (``SORTED``). CPU seconds are those of
-quantising, calibration included. The share is that of multiply-accumulates in integers. CPU time of an inference is
-relative to the simplified float model: both in turn, one thread, the median.
+samples with the next (of a finite set, both at once), the same for every technique; nothing is chosen on the latter.
+SQNR is that of the raw outputs over the first 16 test samples, and of other tensors where outputs are sorted
+(``SORTED``). CPU seconds are those of quantising, calibration included. The share is that of multiply-accumulates in
+integers. CPU time of an inference is relative to the simplified float model: both in turn, one thread, the median.
 """
 
 from __future__ import annotations

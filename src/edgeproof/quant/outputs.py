@@ -8,8 +8,8 @@ step s_c, bias b_c and the output's one scale S and zero point Z,
 the codes of the weights stay as they are, their step becomes ``s_c S / t_c``, the bias is counted anew, and a product
 and a sum per channel in float, behind the DequantizeLinear, take it back. So each channel has all 256 codes for its own
 range [low_c, high_c], and the kernel is the same. (A DequantizeLinear with t_c and z_c would do it alone; but ONNX
-Runtime runs convolutions channels-last and moves its transposition past such nodes, whose kernel then takes 100 times
-as long: 1.32, 1×120×12×80.) What lies below −3 is all the same to a hard-swish, so that no code is spent on it.
+Runtime runs convolutions channels-last and moves its transposition past such nodes, which then take 50 ms where 0.03 ms
+are enough: 1.32, PP-OCRv4's recogniser at width 320.)
 """
 
 from __future__ import annotations
