@@ -217,7 +217,7 @@ def test_a_confirmation_that_is_repeated_is_not_sealed_as_what_it_was(run, tmp_p
     assert "give hold: quality: 2 confirmations were made" in e.value.problem
 
 
-def test_rounds_deleted_to_be_measured_again_count_as_another_look(made, run, tmp_path):
+def test_rounds_deleted_to_be_measured_again_count_as_another_look(made, run, tmp_path, capsys):
     for path in (run / "confirm").glob("round-*.json"):
         path.unlink()
     spec = load_spec(str(made / "samples.npz"))
@@ -229,6 +229,10 @@ def test_rounds_deleted_to_be_measured_again_count_as_another_look(made, run, tm
     assert "2 confirmations were made, and the policy declared 1" in rows["int8"]["why"]
     done = sealed(run, tmp_path / "e.zip", candidate="int8")
     assert (done.verdict.state, done.differences) == ("hold", ())
+    # 'edgeproof gate' counts them too, under the policy of the run.
+    (tmp_path / "policy.yaml").write_text(json.dumps(POLICY.to_json()))
+    assert main(["gate", str(run), "--policy", str(tmp_path / "policy.yaml")]) == 5
+    assert "2 confirmations were made" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_an_unfinished_run_and_an_unknown_candidate_are_told_apart(run, tmp_path):

@@ -19,7 +19,7 @@ from ..errors import VERDICT_EXIT, State
 from .show import Show
 
 if TYPE_CHECKING:
-    from ..policy import Verdict
+    from ..policy import Policy, Verdict
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +40,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
     policy = load_policy(args.policy, metric_units())
     verdicts: list[tuple[str, Verdict]] = []
     for path in args.results:
+        spent = _spent(Path(path), policy)
         for case in cases(Path(path), policy):
             verdict = decide(
                 policy,
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
                 control=case.control,
                 absent=case.absent,
                 metrics=case.metrics,
+                spent=spent,
             )
             verdicts.append((case.name, verdict))
     state = overall([v.state for _, v in verdicts])
@@ -59,6 +61,16 @@ def run(args: argparse.Namespace, show: Show) -> int:
     verdicts_json = [{"name": name, **verdict.to_json()} for name, verdict in verdicts]
     show.result({"state": state, "policy": policy.to_json(), "verdicts": verdicts_json})
     return VERDICT_EXIT[state]
+
+
+def _spent(path: Path, policy: Policy) -> int:
+    """Confirmations that the ledger of a run shows under this very policy; 0 where there is no ledger."""
+    from ..workspace import Workspace, confirmations
+
+    folder = path if path.is_dir() else path.parent
+    if not (folder / "request.json").is_file():
+        return 0
+    return confirmations([v for v in Workspace.open(folder).ledger() if v.get("policy") == policy.digest])
 
 
 def overall(states: list[State]) -> State:
