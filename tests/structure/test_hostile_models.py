@@ -191,9 +191,18 @@ def test_a_file_that_needs_more_memory_than_its_size_allows_is_refused(tmp_path,
 def test_a_file_that_takes_more_time_than_its_size_allows_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(child, "CPU_S", 0.0)
     monkeypatch.setattr(child, "CPU_S_PER_BYTE", 0.0)
+    monkeypatch.setattr(child, "WALL_S", 600.0)  # the processor time ends it, however busy the machine is
     with pytest.raises(InputError) as e:
         read_structure(many_elements(tmp_path / "m.xml", 2_500_000))
     assert e.value.code == "structure.time"
+
+
+def test_a_child_that_does_not_come_back_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(child, "CPU_S", 0.0)
+    monkeypatch.setattr(child, "WALL_S", 0.001)
+    with pytest.raises(InputError) as e:
+        read_structure(FIXTURES / "fc_int8.tflite")
+    assert e.value.code == "structure.stalled"
 
 
 def test_an_empty_a_missing_and_an_archived_file_are_refused_by_name(tmp_path):

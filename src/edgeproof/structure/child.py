@@ -27,6 +27,8 @@ MEMORY_PER_BYTE = 6
 CPU_S = 20.0
 CPU_S_PER_BYTE = 20 / 1e8
 """Processor time besides, and per byte: parsing and hashing run at some 100 MB/s and more (measured)."""
+WALL_S = 30.0
+"""Wall time besides three times the processor time: others may be using the processors."""
 ANSWER_BYTES = 1 << 28
 FILES = 64
 
@@ -41,7 +43,8 @@ def confined(task: str, paths: Sequence[Path], arguments: Mapping[str, Any]) -> 
 
     Raises:
         EdgeproofError: What the task raised.
-        InputError: structure.memory, structure.time, structure.crashed: the file took more than its size allows.
+        InputError: structure.memory, structure.time, structure.stalled, structure.crashed: the file took more than its
+            size allows.
     """
     size = sum(_size(p) for p in paths)
     memory, cpu = MEMORY_BYTES + MEMORY_PER_BYTE * size, CPU_S + CPU_S_PER_BYTE * size
@@ -52,10 +55,10 @@ def confined(task: str, paths: Sequence[Path], arguments: Mapping[str, Any]) -> 
     command = [sys.executable, "-P", "-m", __name__]
     try:
         done = subprocess.run(
-            command, input=json.dumps(job).encode(), capture_output=True, timeout=3 * cpu + 30, env=env, check=False
+            command, input=json.dumps(job).encode(), capture_output=True, timeout=3 * cpu + WALL_S, env=env, check=False
         )
     except subprocess.TimeoutExpired as e:
-        raise _too_much("time", subject, f"was still being read after {3 * cpu + 30:.0f} s") from e
+        raise _too_much("stalled", subject, f"was still being read after {3 * cpu + WALL_S:.0f} s") from e
     if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         raise _too_much("time", subject, f"took more than {cpu:.0f} s of processor time to read")
     try:
