@@ -152,11 +152,11 @@ def bench(
 
 def int8_share(model: Model, sample: Mapping[str, np.ndarray]) -> float:
     """Share of the multiply-accumulates of convolutions and products that integers do, 0 to 1."""
-    layers = {layer.name: layer.macs for layer in cost(model, {n: a.shape for n, a in sample.items()}).layers}
+    layers = cost(model, {n: a.shape for n, a in sample.items()}).layers  # in the graph's order, named or not
     done = {True: 0, False: 0}
-    for node in model.graph.graph:
-        macs = layers.get(node.name or "")
-        if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") and isinstance(macs, int):
+    for node, layer in zip(model.graph.graph, layers, strict=True):
+        macs = layer.macs.value if layer.macs is not None else None
+        if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") and macs is not None:
             makers = [v.producer() for v in node.inputs[:2] if v is not None]
             done[all(m is not None and m.op_type == "DequantizeLinear" for m in makers)] += macs
     return done[True] / max(1, sum(done.values()))
