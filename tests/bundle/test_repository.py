@@ -325,3 +325,23 @@ def test_metadata_is_what_python_tuf_writes_and_nothing_else(shop):
         assert not metadata.unrecognized_fields
         assert not metadata.signed.unrecognized_fields
         assert metadata.to_bytes() == path.read_bytes()
+
+
+def test_a_role_keeps_as_many_keys_as_it_needs_signatures(shop):
+    ids = [s.public_key.keyid for s in shop.keys["root"][:2]]
+    signers, now = shop.signers, shop.now
+    assert refused(lambda: change_keys(shop.folder, "root", signers, now=now, remove=ids)) == "repo.threshold"
+    assert refused(lambda: change_keys(shop.folder, "root", signers, now=now, threshold=0)) == "repo.threshold"
+
+
+def test_bundles_go_under_product_lines_alone(shop, tmp_path):
+    (tmp_path / "x").write_bytes(b"x")
+    for line in ("lidars", "targets"):
+        assert (
+            refused(
+                lambda line=line: repository.add_target(
+                    shop.folder, line, "x", tmp_path / "x", {}, shop.signers, now=shop.now
+                )
+            )
+            == "repo.role"
+        )

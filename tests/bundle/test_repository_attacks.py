@@ -575,3 +575,23 @@ def point_at_snapshot(shop: Shop) -> None:
 def remembered(device: Client, **fields: Any) -> None:
     path = device.state / "trust.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"schema": "edgeproof.trust/2"}, {"last_seen": "soon"}, {"last_seen": "2026-12-01T00:00:00"}, {"seen": []}],
+)
+def test_a_memory_that_is_not_what_was_written_is_refused(shop, fields):
+    device = shop.device()
+    remembered(device, **fields)
+    assert refused(device.refresh) == "files.value"
+
+
+def test_a_fetcher_of_one_folder_reads_no_other(tmp_path):
+    from tuf.api.exceptions import DownloadError
+
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f").write_bytes(b"x")
+    with pytest.raises(DownloadError, match="outside"):
+        Fetcher(base_url(str(tmp_path / "a"))).fetch(base_url(str(tmp_path / "b")) + "f")
