@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from .errors import InputError, did_you_mean
 
-Kind = Literal["passes", "backends", "metrics", "telemetry", "data", "search"]
+Kind = Literal["passes", "backends", "metrics", "telemetry", "data", "search", "standards"]
 
 
 def names(kind: Kind) -> tuple[str, ...]:

@@ -128,8 +128,29 @@ def verify(
         TrustError: archive.*, evidence.*, json.*, receipt.*, policy.*, when the file is no evidence.
         InputError: files.*, when it cannot be read.
     """
+    members, digest = read_members(path)
+    return verify_members(members, digest, keys=keys, models=models, now=now)
+
+
+def read_members(path: Path) -> tuple[dict[str, bytes], str]:
+    """All members of an evidence file, and the digest of the file.
+
+    Raises:
+        TrustError: archive.*; InputError: files.*.
+    """
     with open_archive(path, allowed=allowed, max_total=MOST_BYTES) as archive:
-        members, digest = {name: archive.read(name) for name in archive.names}, archive.file_digest()
+        return {name: archive.read(name) for name in archive.names}, archive.file_digest()
+
+
+def verify_members(
+    members: Mapping[str, bytes],
+    digest: str,
+    *,
+    keys: Sequence[Key] = (),
+    models: Sequence[Path] = (),
+    now: datetime | None = None,
+) -> Verification:
+    """As `verify`, of what `read_members` gave: for readers that go on with the very bytes that were verified."""
     manifest = _manifest(members)
     return _FORMATS[manifest["schema"]](members, manifest, digest, keys, models, now)
 
