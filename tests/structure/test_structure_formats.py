@@ -7,7 +7,7 @@ import json
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from edgeproof.errors import InputError
 from edgeproof.model import load_model
@@ -168,3 +168,23 @@ def test_a_file_called_like_another_format_is_refused(tmp_path):
         with pytest.raises(InputError) as e:
             recognise(path)
         assert e.value.code == "structure.extension"
+
+
+def test_weights_beside_a_model_are_read_though_their_file_is_mapped_once_for_each(tmp_path):
+    # onnx_ir maps the whole file for every tensor: 64 times 64 MiB here, far more than reading it needs.
+    count, length = 64, 2**20
+    (tmp_path / "w.bin").write_bytes(bytes(count * length))
+    tensors = []
+    for n in range(count):
+        tensor = TensorProto(
+            name=f"w{n}", data_type=TensorProto.UINT8, dims=[length], data_location=TensorProto.EXTERNAL
+        )
+        for key, value in (("location", "w.bin"), ("offset", n * length), ("length", length)):
+            tensor.external_data.add(key=key, value=str(value))
+        tensors.append(tensor)
+    nodes = [helper.make_node("Identity", [f"w{n}"], [f"y{n}"]) for n in range(count)]
+    outputs = [helper.make_tensor_value_info(f"y{n}", TensorProto.UINT8, [length]) for n in range(count)]
+    model = helper.make_model(helper.make_graph(nodes, "g", [], outputs, tensors), ir_version=8)
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert len(read_structure(path).weights or ()) == count

@@ -1,7 +1,7 @@
 """Parse files that others made in a child process that cannot take the machine along.
 
-`confined` is the one function: it runs a task of this module in a fresh interpreter under limits on address space,
-processor time, open files and wall time, and with no file to write. What the child answers is JSON. Run as
+`confined` is the one function: it runs a task of this module in a fresh interpreter under limits on memory,
+processor time and wall time, and with no file to write. What the child answers is JSON. Run as
 ``python -m edgeproof.structure.child``, this module is that child.
 """
 
@@ -21,16 +21,15 @@ from typing import Any
 from ..errors import EdgeproofError, InputError, UnsupportedError, error_from
 
 MEMORY_BYTES = 1 << 30
-"""Address space that a child gets besides what its files take: interpreter, onnx and numpy take some 0.4 GiB."""
+"""Memory that a child may write to besides what its files take."""
 MEMORY_PER_BYTE = 6
-"""Address space per byte of its files: the bytes, the parsed message, a working copy, arrays in float64."""
+"""Memory per byte of its files: the bytes, the parsed message, a working copy, arrays in float64."""
 CPU_S = 20.0
 CPU_S_PER_BYTE = 20 / 1e8
 """Processor time besides, and per byte: parsing and hashing run at some 100 MB/s and more (measured)."""
 WALL_S = 30.0
 """Wall time besides three times the processor time: others may be using the processors."""
 ANSWER_BYTES = 1 << 28
-FILES = 64
 
 
 def confined(task: str, paths: Sequence[Path], arguments: Mapping[str, Any]) -> Any:
@@ -50,7 +49,7 @@ def confined(task: str, paths: Sequence[Path], arguments: Mapping[str, Any]) -> 
     memory, cpu = MEMORY_BYTES + MEMORY_PER_BYTE * size, CPU_S + CPU_S_PER_BYTE * size
     job = {"task": task, "paths": [str(p) for p in paths], "arguments": arguments, "memory": memory, "cpu": cpu}
     subject = " and ".join(map(str, paths))
-    # One thread: every further one of a BLAS reserves address space of its own.
+    # One thread: every further one of a BLAS reserves memory of its own.
     env = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")}
     command = [sys.executable, "-P", "-m", __name__]
     try:
@@ -88,11 +87,13 @@ def _too_much(rule: str, subject: str, problem: str) -> InputError:
 
 
 def _limit(memory: int, cpu: float) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    # Not the address space: weights beside a model are mapped once per tensor, and mapped files cost nothing.
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CPU, (int(cpu) + 1, int(cpu) + 2))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every tensor beside the model holds one open
 
 
 def _run(task: str, paths: Sequence[Path], arguments: Mapping[str, Any]) -> Any:
