@@ -6,70 +6,35 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from edgeproof.backends.onnxruntime import OnnxRuntime
 from edgeproof.cli import main
 from edgeproof.dataset import load_spec
 from edgeproof.errors import InputError, TrustError, UnsupportedError
 from edgeproof.measurement import LegRun
-from edgeproof.model import load_model, save_model
+from edgeproof.model import load_model
 from edgeproof.optimize import optimize
 from edgeproof.policy import Policy, Rule
 from edgeproof.recipe import Recipe, Step
 from edgeproof.target import find_target
-from small_nets import CPU, small_cnn
+from small_nets import CPU
+from small_runs import INT8, SIMPLE, Fixed, run_job, size_policy, write_job
 
-LENIENT = Policy(
-    "lenient",
-    (Rule("quality", "<=", Decimal("0.5"), "drop", "baseline"), Rule("size", "<=", Decimal(10_000_000), "bytes")),
-    runs=3,
-    inferences=5,
-)
-SIMPLE = Recipe("float", (Step("simplify"),))
-INT8 = Recipe("int8", (Step("simplify"), Step("int8")))
-
-
-@dataclass
-class Fixed:
-    """A strategy that proposes what it is given."""
-
-    recipes: list[Recipe]
-    told: list[tuple[str, bool]] = field(default_factory=list)
-
-    @property
-    def expected(self) -> int:
-        return len(self.recipes)
-
-    def ask(self):
-        return self.recipes.pop(0) if self.recipes else None
-
-    def tell(self, recipe, result):
-        self.told.append((recipe.name, result["ok"]))
+LENIENT = size_policy(3)
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     """A model file and 60 samples that it classifies rightly."""
-    folder = tmp_path_factory.mktemp("job")
-    model = small_cnn()
-    save_model(model, folder / "net.onnx")
-    x = np.random.default_rng(7).standard_normal((60, *model.inputs[0].shape[1:])).astype(np.float32)
-    session = OnnxRuntime().compile(model, CPU)
-    labels = [int(session.run({"x": x[i : i + 1]})["y"].argmax()) for i in range(60)]
-    session.close()
-    np.savez(folder / "samples.npz", x=x, labels=np.array(labels, np.int64))
-    return folder
+    return write_job(tmp_path_factory.mktemp("job"))
 
 
 def run(job: Path, out: Path, recipes: list[Recipe], policy: Policy = LENIENT):
-    spec = load_spec(str(job / "samples.npz"))
-    return optimize(job / "net.onnx", spec, policy, CPU, out, strategy=Fixed(list(recipes)))
+    return run_job(job, out, recipes, policy)
 
 
 def test_it_ends_with_a_verdict_for_the_original_and_every_finalist(job, tmp_path):
@@ -200,7 +165,7 @@ def test_what_will_be_done_is_told_before_it_is(job, tmp_path):
     text = "\n".join(told)
     assert "quality     top1" in text
     assert "samples     12 to calibrate, 18 to search, 30 to confirm" in text
-    assert "policy      lenient: quality drop <= 0.5; size <= 10000000 bytes; 1 confirmed at most" in text
+    assert "policy      size: quality drop <= 0.5; size <= 10000000 bytes; 1 confirmed at most" in text
 
 
 def test_a_kept_measurement_that_was_edited_is_refused(job, tmp_path):

@@ -6,73 +6,34 @@ import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
-from decimal import Decimal
 
-import numpy as np
 import pytest
 from securesystemslib.signer import CryptoSigner
 
-from edgeproof.backends.onnxruntime import OnnxRuntime
 from edgeproof.bundle.keys import load_signer, new_key
 from edgeproof.bundle.pack import Order, pack
 from edgeproof.cli import main
-from edgeproof.dataset import load_spec
 from edgeproof.digest import digest_file, digest_json
 from edgeproof.errors import InputError, TrustError
 from edgeproof.evidence.seal import device_of, run_members, seal
 from edgeproof.evidence.verify import verify
 from edgeproof.model import save_model
-from edgeproof.optimize import optimize
-from edgeproof.policy import Policy, Rule
-from edgeproof.recipe import Recipe, Step
 from edgeproof.report import render
 from edgeproof.strictjson import loads
 from edgeproof.workspace import Workspace
 from evidence_files import LATER, TIME, read, tamper
-from small_nets import CPU, small_cnn
+from small_nets import small_cnn
+from small_runs import INT8, finished_run, run_job, size_policy
 
 SIGNER = CryptoSigner.generate_ed25519()
 KEYS = [SIGNER.public_key]
-# Size and quality alone: a test must not depend on how quiet the machine is.
-POLICY = Policy(
-    "size",
-    (Rule("quality", "<=", Decimal("0.5"), "drop", "baseline"), Rule("size", "<=", Decimal(10_000_000), "bytes")),
-    runs=2,
-    inferences=5,
-)
-
-
-class One:
-    """A strategy that proposes one recipe."""
-
-    expected = 1
-
-    def __init__(self):
-        self.recipes = [Recipe("int8", (Step("simplify"), Step("int8")))]
-
-    def ask(self):
-        return self.recipes.pop() if self.recipes else None
-
-    def tell(self, recipe, result):
-        pass
+POLICY = size_policy(2)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A finished run in ``run``, of the model ``net.onnx``."""
-    folder = tmp_path_factory.mktemp("sealed")
-    model = small_cnn()
-    save_model(model, folder / "net.onnx")
-    x = np.random.default_rng(7).standard_normal((60, *model.inputs[0].shape[1:])).astype(np.float32)
-    session = OnnxRuntime().compile(model, CPU)
-    labels = [int(session.run({"x": x[i : i + 1]})["y"].argmax()) for i in range(60)]
-    session.close()
-    np.savez(folder / "samples.npz", x=x, labels=np.array(labels, np.int64))
-    spec = load_spec(str(folder / "samples.npz"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgeproof.optimize.FASTER", 0.0)  # confirmed however fast this machine happens to run it
-        optimize(folder / "net.onnx", spec, POLICY, CPU, folder / "run", strategy=One())
-    return folder
+    return finished_run(tmp_path_factory.mktemp("sealed"))
 
 
 @pytest.fixture
@@ -220,10 +181,9 @@ def test_a_confirmation_that_is_repeated_is_not_sealed_as_what_it_was(run, tmp_p
 def test_rounds_deleted_to_be_measured_again_count_as_another_look(made, run, tmp_path, capsys):
     for path in (run / "confirm").glob("round-*.json"):
         path.unlink()
-    spec = load_spec(str(made / "samples.npz"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edgeproof.optimize.FASTER", 0.0)
-        result = optimize(made / "net.onnx", spec, POLICY, CPU, run, strategy=One())
+        result = run_job(made, run, [INT8], POLICY)
     rows = {c["name"]: c for c in result["candidates"]}
     assert rows["int8"]["state"] == "hold"
     assert "2 confirmations were made, and the policy declared 1" in rows["int8"]["why"]

@@ -3,63 +3,23 @@
 from __future__ import annotations
 
 import shutil
-from decimal import Decimal
 
-import numpy as np
 import pytest
 
-from edgeproof.backends.onnxruntime import OnnxRuntime
-from edgeproof.dataset import load_spec
 from edgeproof.evidence.verify import verify
-from edgeproof.model import save_model
-from edgeproof.optimize import optimize
-from edgeproof.policy import Policy, Rule
-from edgeproof.recipe import Recipe, Step
+from edgeproof.policy import Policy
 from edgeproof.review import prepare, run
 from edgeproof.review.gather import Given
-from small_nets import CPU, small_cnn
+from small_runs import finished_run, size_policy
 
 TIME = "2026-12-01T09:30:00Z"
-# Size and quality alone: a test must not depend on how quiet the machine is.
-POLICY = Policy(
-    "size",
-    (Rule("quality", "<=", Decimal("0.5"), "drop", "baseline"), Rule("size", "<=", Decimal(10_000_000), "bytes")),
-    runs=2,
-    inferences=5,
-)
-
-
-class One:
-    """A strategy that proposes one recipe."""
-
-    expected = 1
-
-    def __init__(self):
-        self.recipes = [Recipe("int8", (Step("simplify"), Step("int8")))]
-
-    def ask(self):
-        return self.recipes.pop() if self.recipes else None
-
-    def tell(self, recipe, result):
-        pass
+POLICY = size_policy(2)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A finished run in ``run``, of the model ``net.onnx``."""
-    folder = tmp_path_factory.mktemp("reviewed")
-    model = small_cnn()
-    save_model(model, folder / "net.onnx")
-    x = np.random.default_rng(7).standard_normal((40, *model.inputs[0].shape[1:])).astype(np.float32)
-    session = OnnxRuntime().compile(model, CPU)
-    labels = [int(session.run({"x": x[i : i + 1]})["y"].argmax()) for i in range(40)]
-    session.close()
-    np.savez(folder / "samples.npz", x=x, labels=np.array(labels, np.int64))
-    spec = load_spec(str(folder / "samples.npz"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgeproof.optimize.FASTER", 0.0)  # confirmed however fast this machine happens to run it
-        optimize(folder / "net.onnx", spec, POLICY, CPU, folder / "run", strategy=One())
-    return folder
+    return finished_run(tmp_path_factory.mktemp("reviewed"))
 
 
 def reviewed(made, folder, policy=POLICY):
