@@ -160,7 +160,7 @@ def compare(baseline: Structure, candidate: Structure, interface: Interface | No
         candidate: The second.
         interface: The changes that the policy allows.
     """
-    new, gone, kept = _findings(baseline, candidate)
+    new, gone, kept = findings(baseline, candidate)
     operators = _operators(baseline, candidate)
     return Comparison(
         identical=baseline.digest == candidate.digest,
@@ -372,7 +372,7 @@ def _scales(q: Quantisation | None) -> str:
     return f"{q.dtype}, {q.count} scales{axis}, {q.low:.6g} to {q.high:.6g}"
 
 
-def _findings(
+def findings(
     baseline: Structure, candidate: Structure
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...], tuple[Finding, ...]]:
     """New, gone and kept; what is said of the whole model is the same whatever the files are called."""

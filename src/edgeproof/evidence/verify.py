@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..archive import open_archive
+from ..compare import findings
 from ..digest import digest_bytes, digest_file
 from ..errors import EdgeproofError, InputError, State
 from ..policy import Verdict
@@ -323,8 +324,7 @@ def _analysis_differences(side: str, sealed: Structure, again: Structure, notes:
     found = [
         Difference("evidence.analysis", member, d.what, d.got, d.expected) for d in compared(member, before, facts)
     ]
-    if {str(f) for f in sealed.findings} != {str(f) for f in again.findings}:
-        notes.append(
-            f"{member}: this version's checks find {len(again.findings)} things, {len(sealed.findings)} sealed"
-        )
+    new, gone, _ = findings(sealed, again)
+    notes.extend(f"{member}: this version's checks also find {f.subject}: {f.problem}" for f in new)
+    notes.extend(f"{member}: this version's checks no longer find {f.subject}: {f.problem}" for f in gone)
     return found
