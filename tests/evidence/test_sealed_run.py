@@ -228,14 +228,18 @@ def test_the_commands_seal_and_verify_end_with_the_verdicts_code(run, made, tmp_
 
 def test_a_bundle_brings_the_evidence_and_the_model_that_are_verified(made, tmp_path, capsys):
     public = new_key(tmp_path / "k.key", None)
+    new_key(tmp_path / "line.key", None)
     signer = load_signer(tmp_path / "k.key")
     seal(made / "run", tmp_path / "e.zip", signer=signer, timestamp=TIME, candidate="int8")
     model, now = made / "run/candidates/int8/model.onnx", datetime(2026, 12, 2, tzinfo=UTC)
     order = Order(name="reader", product_line="reader", bundle_version=1, security_version=0)
     bundle = tmp_path / "reader.bundle"
-    pack(tmp_path / "e.zip", model, order, trusted=[public], signers=[signer], out=bundle, now=now)
-    assert main(["verify", str(bundle), "--key", str(tmp_path / "k.pub"), "--json"]) == 0
+    pack(tmp_path / "e.zip", model, order, trusted=[public], signers=[load_signer(tmp_path / "line.key")], out=bundle, now=now)
+    keys = ["--key", str(tmp_path / "k.pub"), "--key", str(tmp_path / "line.pub")]
+    assert main(["verify", str(bundle), *keys, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["candidate"] == digest_file(model)
+    assert main(["verify", str(bundle), *keys[:2], "--json"]) == 4  # its evidence holds, but who signed the bundle?
+    assert json.loads(capsys.readouterr().out)["bundle"]["refused"]["code"] == "bundle.wrong_key"
 
 
 def test_a_timestamp_comes_from_source_date_epoch_where_it_is_set(run, monkeypatch, capsys):
