@@ -23,6 +23,8 @@ PINS: dict[str, tuple[tuple[str, ...], ...]] = {
     "modelopt": ((TORCH,), ("nvidia-modelopt[onnx]==0.47.0",)),
     "aimet": ((TORCH, "aimet-onnx==2.42.0"),),
     "olive": ((TORCH,), ("olive-ai==0.13.0", "onnxruntime==1.32.0", "requests")),
+    "deepbom": (("deepbom==1.103.0",),),
+    "atheris": (("atheris>=3.0", "-e", f"{Path(__file__).parents[2]}[optimize]"),),
 }
 
 
