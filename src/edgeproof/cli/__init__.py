@@ -43,6 +43,9 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("mark-good", "keep the bundle on trial; raise the security floor"),
     ("rollback", "go back to the other slot"),
     ("floor", "write a signed instruction that raises devices' security floor"),
+    ("log-mlflow", "log deployment evaluations to MLflow, once, with their evidence"),
+    ("audit-mlflow", "compare a run in MLflow with the sealed evidence, and name what was changed"),
+    ("import-mlflow", "make receipts of a run in MLflow, or of its exported JSON"),
     ("targets", "what runs here, what is missing, and the line that installs it"),
 )
 """Name and summary of every command, in the order in which people meet them."""

@@ -1,0 +1,20 @@
+"""Where MLflow is, on the command line."""
+
+from __future__ import annotations
+
+import argparse
+
+EXPERIMENT = "edgeproof deployments"
+
+
+def tracking_flags(parser: argparse.ArgumentParser, *, experiment: bool = True) -> None:
+    """``--tracking`` and ``--experiment``."""
+    parser.add_argument(
+        "--tracking",
+        metavar="URI",
+        help="tracking server or store; a folder gets a SQLite store (default: MLFLOW_TRACKING_URI, else MLflow's own)",
+    )
+    if experiment:
+        parser.add_argument(
+            "--experiment", default=EXPERIMENT, metavar="NAME", help=f"experiment (default: {EXPERIMENT!r})"
+        )
