@@ -110,7 +110,7 @@ def _conditions(evidence: Verified) -> Iterator[str]:
         yield f"- The same model against itself: {ratio}, allowed ±{control['tolerance']:.0%}: the machine was {told}"
     sources = sorted({r.source for r in evidence.receipts("candidate")} - {"edgeproof"})
     if sources:
-        yield f"- Measured elsewhere, read by the importers {_md(', '.join(sources))}"
+        yield f"- Measured elsewhere; importers: {_md(', '.join(sources))}"
 
 
 def _making(evidence: Verified) -> Iterator[str]:
