@@ -23,7 +23,7 @@ PARTS = 12
 LOSSY = {"fp16": 0.02}
 """Pass → tolerance; every other pass keeps outputs to 1e-5 of their scale."""
 
-QUANTISE = ("int8", "simulate_bits", "weight_only")
+QUANTISE = ("int8", "int8_accurate", "int8_auto", "simulate_bits", "weight_only")
 PASSES = tuple(n for n in registry.names("passes") if n not in QUANTISE)
 LIGHT_PASSES = ("simplify", "fp16", "fix_shapes")
 

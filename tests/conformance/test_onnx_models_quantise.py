@@ -19,7 +19,8 @@ from edgeproof.change import Change
 from edgeproof.dataset import Feeds
 from edgeproof.model import Model
 from edgeproof.passes.int8 import Int8
-from edgeproof.protocols import Context
+from edgeproof.passes.int8_accurate import Int8Accurate
+from edgeproof.protocols import Context, Pass
 from edgeproof.quant.numerics import sqnr_db
 from edgeproof.target import Target
 
@@ -37,9 +38,9 @@ class Case:
     outputs: list[object]
 
 
-def quantised(model: Model, feeds: list[Feeds]) -> Change:
+def quantised(model: Model, feeds: list[Feeds], step: Pass = Int8()) -> Change:  # noqa: B008
     compile_ = lambda m: OnnxRuntime().compile(m, TARGET)  # noqa: E731
-    return Int8()(model, Context(compile_, lambda: iter(feeds), len(feeds), TARGET))
+    return step(model, Context(compile_, lambda: iter(feeds), len(feeds), TARGET))
 
 
 def stored() -> Iterator[Case]:
@@ -90,12 +91,12 @@ def frozen(case: Case) -> Case:
     return Case(f"{case.name} frozen", proto, [case.inputs[i] for i in keep if i < len(case.inputs)], case.outputs)
 
 
-def outcome(case: Case) -> str:
+def outcome(case: Case, step: Pass = Int8()) -> str:  # noqa: B008
     """``quantised``, with the outputs that ONNX gives for the case, or ``declined``."""
     model = Model.of(ir.from_proto(case.proto), case.name)
     names = [v.name for v in case.proto.graph.input if v.name not in {i.name for i in case.proto.graph.initializer}]
     feeds = {n: a for n, a in zip(names, case.inputs, strict=False) if isinstance(a, np.ndarray)}
-    change = quantised(model, [feeds])
+    change = quantised(model, [feeds], step)
     if not change.modified:
         assert change.declined, case.name
         assert all(node and reason for node, reason in change.declined), case.name
@@ -124,6 +125,13 @@ def test_single_nodes_with_constant_weights_are_quantised_or_declined_with_a_rea
     counts = Counter(outcome(case) for case in cases)
     assert len(cases) > 20
     assert counts["quantised"] > 15
+
+
+def test_the_most_accurate_int8_takes_or_declines_the_same_models() -> None:
+    step = Int8Accurate(methods="mse")
+    cases = [frozen(c) for c in generated() if any(n.op_type in WEIGHTED for n in c.proto.graph.node)]
+    counts = Counter(outcome(case, step) for case in (*cases, *stored()))
+    assert counts["quantised"] > 40
 
 
 def with_random_weights(name: str) -> Model:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,3 +169,23 @@ def test_an_unknown_way_to_round_is_refused() -> None:
     model = small_cnn()
     with pytest.raises(InputError, match="no way to round"):
         Int8(rounding="nearset")(model, context(model))  # type: ignore[arg-type]
+
+
+def test_what_was_found_for_a_layer_is_kept_with_the_calibration_and_gives_the_same_model() -> None:
+    model = small_cnn()
+    settings: dict[str, Any] = {"bias_correction": True, "rounding": "gptq"}
+    read = 0
+
+    def feeds() -> Iterator[Feeds]:
+        nonlocal read
+        for sample in smooth_samples(model, 8, 0):
+            read += 1
+            yield sample
+
+    there = replace(context(model), feeds=feeds, samples=8, calibration={})
+    Int8(**settings)(model, there)
+    before = read
+    again = Int8(**settings, keep="c2")(model, there).model
+    assert read == before
+    fresh = Int8(**settings, keep="c2")(model, replace(there, calibration=None)).model
+    assert again.digest == fresh.digest

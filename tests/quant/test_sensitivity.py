@@ -73,6 +73,40 @@ def test_any_subset_errs_as_its_true_int8_model_does(pair):
         assert sensitivity.subset_error(simulation, compiled, feeds, subset) == pytest.approx(true, rel=0.25)
 
 
+def product_net():
+    """Products with the sums that are their biases, and a mean away from zero for these to correct."""
+    return net(
+        [
+            node("MatMul", ["x", "w1"], ["a"], name="first"),
+            node("Add", ["a", "b1"], ["s"], name="plus"),
+            node("Relu", ["s"], ["r"], name="r"),
+            node("MatMul", ["r", "w2"], ["c"], name="second"),
+            node("Add", ["c", "b2"], ["y"], name="plus2"),
+        ],
+        [weight("w1", 6, 16), weight("b1", 16), weight("w2", 16, 4), weight("b2", 4)],
+        [8, 6],
+    )
+
+
+@pytest.mark.parametrize("make", [small_cnn, product_net])
+def test_a_layer_with_corrected_bias_and_chosen_rounding_errs_alone_as_its_true_model_does(make):
+    model = make()
+    refined = {"bias_correction": True, "rounding": "gptq"}
+    simulation = switched(model, quantised(model, **refined), CPU.scheme)
+    feeds = samples(model, INPUTS, seed=9)
+    assert sensitivity.subset_error(simulation, compiled, feeds, ()) == 0.0
+    x = feeds[0]
+    session, plain = compiled(simulation.model), compiled(model)
+    off = session.run({**x, **simulation.feeds(())})
+    np.testing.assert_allclose(off["y"], plain.run(x)["y"], rtol=1e-4, atol=1e-5)
+    session.close()
+    plain.close()
+    for layer, error in sensitivity.sensitivities(simulation, compiled, feeds).items():
+        keep = ",".join(keep_patterns(simulation.layers, (layer,)))
+        true = sensitivity.model_error(model, quantised(model, keep=keep, **refined), compiled, feeds)
+        assert error == pytest.approx(true, rel=0.1)
+
+
 def test_layers_are_called_by_their_first_output_in_graph_order():
     model = small_cnn()
     assert switched(model, quantised(model), CPU.scheme).layers == ("a", "c", "u", "y")

@@ -175,6 +175,7 @@ class Int8:
         if not wanted.wanted:
             return Refined()
         assert context.feeds is not None
+        kept = context.calibration
         return refine(
             Model(model.name, model.digest, model.inputs, model.outputs, graph),
             plan,
@@ -185,6 +186,7 @@ class Int8:
             islice(context.feeds(), self.samples or None),
             total=min(self.samples or context.samples, context.samples),
             progress=context.progress,
+            known=None if kept is None else kept.setdefault(f"{model.digest}:{self.samples}:refined", {}),
         )
 
     def _scope(self, scheme: QuantScheme) -> layers.Scope:

@@ -7,15 +7,13 @@ of the samples; the rest decides, by the error of the outputs against the float 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from ..change import Change
-from ..dataset import Feeds
 from ..errors import InputError
 from ..model import Model
 from ..protocols import Context, Pass
+from ..quant.held_out import apart
 from ..quant.sensitivity import model_error
 from .int8 import Int8
 from .level import Level
@@ -54,9 +52,7 @@ class Int8Accurate:
         ]
         if context.feeds is None:
             return passes[0](model, context)  # which says what is missing
-        total = min(self.samples or context.samples, context.samples)
-        held = min(self.held, total // 4) if len(methods) > 1 else 0
-        seen = self._seen(context, total - held)
+        seen, kept = apart(context, self.samples, self.held if len(methods) > 1 else 0)
         level = Level()(model, seen)
         smooth = Smooth()(level.model, seen)
         floats, ready = (level, smooth), smooth.model
@@ -64,7 +60,8 @@ class Int8Accurate:
         made = {method: change for method, change in changes.items() if change.modified}
         if not made:
             return Change.none(model, *next(iter(changes.values())).declined)
-        kept = list(islice(context.feeds(), total - held, total)) if len(made) > 1 else []
+        if len(made) == 1:
+            kept = []
         errors = {m: model_error(model, change.model, context.compile, kept) for m, change in made.items() if kept}
         best = min(errors, key=lambda m: errors[m], default=next(iter(made)))
         change = made[best]
@@ -74,16 +71,6 @@ class Int8Accurate:
             declined=(*(d for one in floats for d in one.declined), *change.declined),
             facts={**change.facts, "output_errors": errors},
         )
-
-    def _seen(self, context: Context, count: int) -> Context:
-        """A context with the samples that ranges are made from; what it calibrates is shared by all methods."""
-        given = context.feeds
-        assert given is not None
-
-        def feeds() -> Iterator[Feeds]:
-            return islice(given(), count)
-
-        return replace(context, feeds=feeds, samples=count, calibration={})
 
 
 IMPL: type[Pass] = Int8Accurate

@@ -48,6 +48,25 @@ class Refinement:
         return self.bias_correction or self.rounding != "nearest"
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What was found for one layer. It holds whatever else is quantised, so that a search need not find it again.
+
+    Attributes:
+        layer: With its rounded weight, or as it was.
+        rounded: Whether its rounding was chosen from second moments.
+        gain_db: How much less the output errs through its weight than with rounding to nearest.
+        shift: What to add to its bias; None to leave it.
+        reason: Why it was not refined, or not fully; empty otherwise.
+    """
+
+    layer: Layer
+    rounded: bool = False
+    gain_db: float | None = None
+    shift: NDArray[np.float64] | None = None
+    reason: str = ""
+
+
 @dataclass(slots=True)
 class Refined:
     """What was done.
@@ -80,6 +99,7 @@ def refine(
     *,
     total: int = 0,
     progress: Progress = lambda _what, _share: None,
+    known: dict[Any, Made] | None = None,
 ) -> Refined:
     """Change the layers of a plan, and where a bias is an addition of its own, that constant of the plan's graph.
 
@@ -93,27 +113,65 @@ def refine(
         feeds: One entry per sample. Read once.
         total: Number of samples, for progress; 0 when unknown.
         progress: Told after every sample.
+        known: What was found for these very samples before, by layer and settings; it is used and added to, and the
+            samples are read only for what it lacks.
 
     Raises:
         InputError: calibration.empty, without samples.
     """
-    result = Refined()
-    held, reasons = moments.blank(plan.layers, wanted.rounding == "gptq")
-    result.declined += [(label(node), f"not refined: {reason}") for node, reason in reasons.items()]
+    result, found = Refined(), {} if known is None else known
+    keys = {node: _key(node, layer, scheme, activations, wanted) for node, layer in plan.layers.items()}
+    missing = {node: layer for node, layer in plan.layers.items() if keys[node] not in found}
+    for node, made in _find(model, missing, scheme, activations, wanted, compile, feeds, total, progress).items():
+        found[keys[node]] = made
+    for node in list(plan.layers):
+        plan.layers[node] = _applied(node, plan.layers[node], found[keys[node]], result)
+    return result
+
+
+def _find(
+    model: Model,
+    layers: Mapping[ir.Node, Layer],
+    scheme: QuantScheme,
+    activations: Mapping[str, numerics.QParams],
+    wanted: Refinement,
+    compile: Callable[[Model], Session],  # noqa: A002
+    feeds: Iterable[Feeds],
+    total: int,
+    progress: Progress,
+) -> dict[ir.Node, Made]:
+    """What the samples say about these layers; they are read once, if at all."""
+    held, reasons = moments.blank(layers, wanted.rounding == "gptq")
+    made = {node: Made(layers[node], reason=reason) for node, reason in reasons.items()}
     if not held:
-        return result
+        return made
     names = dict.fromkeys(v.name or "" for node in held if (v := node.inputs[0]) is not None)
     session = compile(observed(model, list(names)))
     try:
-        moments.collect(session, plan.layers, held, activations, feeds, total=total, progress=progress)
+        moments.collect(session, layers, held, activations, feeds, total=total, progress=progress)
     finally:
         session.close()
-    for node, seen in held.items():
+    for done, (node, seen) in enumerate(held.items()):
         source = node.inputs[0]
         assert source is not None
         step = float(activations[source.name or ""].scale)
-        plan.layers[node] = _layer(node, plan.layers[node], seen, scheme, step, wanted, result)
-    return result
+        made[node] = replace(_layer(node, layers[node], seen, scheme, step, wanted), reason=reasons.get(node, ""))
+        progress(f"rounding layer {done + 1} of {len(held)}", (done + 1) / len(held))
+    return made
+
+
+def _key(
+    node: ir.Node,
+    layer: Layer,
+    scheme: QuantScheme,
+    activations: Mapping[str, numerics.QParams],
+    wanted: Refinement,
+) -> tuple[Any, ...]:
+    """All that decides what is found for a layer of one float model and one set of samples."""
+    source = node.inputs[0]
+    p = activations.get((source.name if source is not None else "") or "")
+    codes = None if p is None else (float(p.scale), int(p.zero_point), str(p.zero_point.dtype))
+    return (node.outputs[0].name, layer.axis, codes, scheme.bias, wanted)
 
 
 def _layer(
@@ -123,29 +181,38 @@ def _layer(
     scheme: QuantScheme,
     activation_scale: float,
     wanted: Refinement,
-    result: Refined,
-) -> Layer:
+) -> Made:
     p = numerics.weight_params(layer.weight, layer.axis, reduce_range=wanted.reduce_range)
     if layer.bias is not None and scheme.bias == "int32":
         p = numerics.fit_bias(p, layer.bias, activation_scale)
     weight = columns.matrix(node, layer)
     rounded = columns.matrix(node, replace(layer, weight=numerics.fake_quantize(layer.weight, p)))
     covariance = seen.covariance(wanted.bias_correction) if wanted.rounding == "gptq" else None
+    gain_db = None
     if covariance is not None:
         before = rounding.output_error(weight - rounded, covariance).sum()
         rounded, p = rounding.round_weight(weight, covariance, p, reduce_range=wanted.reduce_range)
         if layer.bias is not None and scheme.bias == "int32":
             p = numerics.fit_bias(p, layer.bias, activation_scale)
         after = rounding.output_error(weight - rounded, covariance).sum()
-        result.rounded.append(label(node))
         if after > 0 and before > 0:
-            result.error_db[label(node)] = round(10 * float(np.log10(before / after)), 2)
-    layer = (
-        replace(layer, weight=columns.weight_like(node, layer, rounded), params=p) if covariance is not None else layer
-    )
-    if wanted.bias_correction:
-        return _corrected(node, layer, bias.shift(weight, rounded, seen), result)
-    return layer
+            gain_db = round(10 * float(np.log10(before / after)), 2)
+        layer = replace(layer, weight=columns.weight_like(node, layer, rounded), params=p)
+    shift = bias.shift(weight, rounded, seen) if wanted.bias_correction else None
+    return Made(layer, covariance is not None, gain_db, shift)
+
+
+def _applied(node: ir.Node, layer: Layer, made: Made, result: Refined) -> Layer:
+    """A layer with what was found for it; where its bias is an addition of its own, the graph gets it."""
+    name = label(node)
+    if made.reason:
+        result.declined.append((name, f"not refined: {made.reason}"))
+    if made.rounded:
+        result.rounded.append(name)
+        layer = replace(layer, weight=made.layer.weight, params=made.layer.params)
+    if made.gain_db is not None:
+        result.error_db[name] = made.gain_db
+    return layer if made.shift is None else _corrected(node, layer, made.shift, result)
 
 
 def _corrected(node: ir.Node, layer: Layer, shift: NDArray[np.float64], result: Refined) -> Layer:

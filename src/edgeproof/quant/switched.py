@@ -113,6 +113,7 @@ def switched(plain: Model, int8: Model, scheme: QuantScheme) -> Switched:
     for node in list(builder.graph.graph):
         if node.op_type == "DequantizeLinear" and node.graph is builder.graph.graph:
             builder.pair(node)
+    builder.sums()
     return builder.finish()
 
 
@@ -153,8 +154,6 @@ class _Builder:
             self._activation(dequantize, quantize, source)
 
     def _constants(self, dequantize: ir.Node) -> None:
-        import onnx_ir as ir
-
         for use in list(dequantize.outputs[0].uses()):
             name = self.key(use.node)
             original = self.before.get(name)
@@ -164,13 +163,35 @@ class _Builder:
             before = constant(original.inputs[use.idx]) if use.idx < len(original.inputs) else None
             factor = attribute(original, "alpha" if use.idx == 1 else "beta", 1.0)
             before = np.zeros_like(after) if before is None else before * np.float32(factor)
-            fed = ir.val(
-                f"edgeproof.{len(self.weights)}", type=ir.TensorType(ir.DataType.FLOAT), shape=list(after.shape)
-            )
-            self.weights[fed.name or ""] = (name, np.broadcast_to(before, after.shape).astype(np.float32), after)
-            self.graph.graph.inputs.append(fed)
-            use.node.replace_input_with(use.idx, fed)
+            self._feed(use.node, use.idx, name, np.broadcast_to(before, after.shape).astype(np.float32), after)
         self._drop(dequantize)
+
+    def sums(self) -> None:
+        """Turn the biases behind products, rounded and perhaps corrected, into inputs, each of its product."""
+        for node in list(self.graph.graph):
+            if node.op_type != "MatMul" or self.key(node) not in self.layers:
+                continue
+            for use in list(node.outputs[0].uses()):
+                original, index = self.before.get(self.key(use.node)), 1 - use.idx
+                if use.node.op_type != "Add" or original is None:
+                    continue
+                held = use.node.inputs[index]
+                before, after = constant(original.inputs[index]), _stored(held)
+                if held is not None and before is not None and after is not None and before.shape == after.shape:
+                    self._feed(use.node, index, self.key(node), before, after)
+                    if (maker := held.producer()) is not None:
+                        self._drop(maker)
+
+    def _feed(
+        self, node: ir.Node, index: int, layer: str, before: NDArray[np.float32], after: NDArray[np.float32]
+    ) -> None:
+        """Make an input of a constant of a layer."""
+        import onnx_ir as ir
+
+        fed = ir.val(f"edgeproof.{len(self.weights)}", type=ir.TensorType(ir.DataType.FLOAT), shape=list(after.shape))
+        self.weights[fed.name or ""] = (layer, before, after)
+        self.graph.graph.inputs.append(fed)
+        node.replace_input_with(index, fed)
 
     def _drop(self, dequantize: ir.Node) -> None:
         """Remove what gave a weight before: ONNX Runtime executes nodes that nobody reads."""
@@ -263,6 +284,14 @@ def _in_integers(node: ir.Node) -> bool:
     value = node.inputs[1] if len(node.inputs) > 1 else None
     maker = value.producer() if value is not None else None
     return maker is not None and maker.op_type == "DequantizeLinear"
+
+
+def _stored(value: ir.Value | None) -> NDArray[np.float32] | None:
+    """A constant, of floats or of codes; None where a value is computed."""
+    node = value.producer() if value is not None else None
+    if node is not None and node.op_type == "DequantizeLinear" and constant(node.inputs[0]) is not None:
+        return _value(node)
+    return constant(value)
 
 
 def _value(dequantize: ir.Node) -> NDArray[np.float32]:
