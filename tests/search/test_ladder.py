@@ -1,5 +1,5 @@
 from edgeproof.quant.schemes import OPENVINO
-from edgeproof.search.ladder import FLOAT_STEPS, RANGE_METHODS, Ladder
+from edgeproof.search.ladder import FLOAT_STEPS, RANGE_METHODS, REFINED, Ladder
 from edgeproof.target import QuantScheme, Target
 from search.probes import Table, facts
 
@@ -51,6 +51,28 @@ def test_mixed_precision_follows_with_the_better_method_over_all_layers():
     recipe = ladder.results["int8-mixed-1"][0]
     assert recipe.steps[-1].settings == {"method": "mse", "keep": "b"}
     assert ladder.results["int8-mixed-1-1-thread"][0].reasons == recipe.reasons
+
+
+def refined(drop):
+    """A climb where refining brings the outputs closer, and what it was told: the names, and the ladder."""
+    ladder = Ladder(CPU)
+    known = facts({"a": (0.2, 2.0, 1.0), "b": (0.1, 1.0, 2.0)})
+    ladder.attach(Table(known, {"int8-minmax": 0.1, "int8-mse": 0.2, "int8-mse-refined": 0.05}))
+    results = {"float": (1.2, 0), "int8-minmax": (2.0, 0.5), "int8-mse": (1.9, 0.1), "int8-mse-refined": (1.9, drop)}
+    return climb(ladder, {**results, "int8-mixed-1": (2.5, 0.0)}), ladder
+
+
+def test_the_better_method_is_refined_where_that_brings_the_outputs_closer_and_mixed_starts_from_it():
+    names, ladder = refined(0.1)
+    assert names == ["float", "int8-minmax", "int8-mse", "int8-mse-refined", "int8-mixed-1", "fp16"]
+    settings = dict(ladder.results["int8-mse-refined"][0].steps[-1].settings)
+    assert settings == {"method": "mse", "depthwise": False, "first_last": False, **REFINED}
+    assert ladder.results["int8-mixed-1"][0].steps[-1].settings == {"method": "mse", **REFINED, "keep": "b"}
+
+
+def test_mixed_precision_starts_from_the_plain_method_where_refining_lost_quality():
+    _, ladder = refined(0.2)
+    assert ladder.results["int8-mixed-1"][0].steps[-1].settings == {"method": "mse", "keep": "b"}
 
 
 def test_int8_is_built_on_the_clean_float_graph_unless_that_failed():

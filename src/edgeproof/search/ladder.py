@@ -1,15 +1,16 @@
 """The default strategy: one rung at a time, each built on the best of the rungs below.
 
 Rungs, in order: a clean float graph; INT8 of the inner layers without depthwise convolutions, by the range methods
-whose outputs come closest to the float model's on held-out samples; mixed precision with the better of them (`Mixed`);
-FP16; more or fewer threads. A rung is left out when the target cannot use it. The strategy sees only speed-ups and
+whose outputs come closest to the float model's on held-out samples; the better of them with corrected biases and chosen
+rounding, if that brings the outputs closer; mixed precision with whichever lost least (`Mixed`); FP16; more or fewer
+threads. A rung is left out when the target cannot use it. The strategy sees only speed-ups and
 quality drops on the search samples, and what its probe tells of layers; it decides nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from ..protocols import Probe, Strategy
@@ -24,6 +25,10 @@ RANGE_METHODS: tuple[str, ...] = ("percentile", "minmax", "entropy", "mse")
 
 MEASURED_METHODS = 2
 """Range methods that are measured in full; the others lose by the error of their outputs."""
+
+REFINED: Mapping[str, Any] = {"bias_correction": True, "rounding": "gptq"}
+"""Settings of ``int8`` that cost time once and nothing where the model runs. What they find is kept by layer, so that
+the rung of mixed precision does not pay for it again."""
 
 EVALUATIONS = 4
 """Full evaluations of the rung of mixed precision, at most."""
@@ -55,7 +60,7 @@ class Ladder:
     @property
     def expected(self) -> int:
         """The number of rungs, at most."""
-        int8 = len(RANGE_METHODS) if self._probe is None else MEASURED_METHODS + EVALUATIONS
+        int8 = len(RANGE_METHODS) if self._probe is None else MEASURED_METHODS + 1 + EVALUATIONS
         return 2 + len(self.threads) + (int8 if self.target.scheme else 0)
 
     def attach(self, probe: Probe) -> None:
@@ -96,7 +101,10 @@ class Ladder:
             yield from self._closest([self._int8(f"int8-{m}", base, method=m, **inner) for m in RANGE_METHODS])
             best = self.best("int8-")
             if best is not None and self._probe is not None:
-                yield from self._mix(self._int8("int8-all", base, method=best.steps[-1].settings["method"]))
+                yield from self._refined(best)
+                settings = self._least_lost("int8-").steps[-1].settings
+                whole = {name: value for name, value in settings.items() if name not in inner}
+                yield from self._mix(self._int8("int8-all", base, **whole))
         yield Recipe("fp16", (*base, Step("fp16")), seed=self.seed)
         best = self.best("float", "int8-", "fp16")
         if best is not None:
@@ -118,6 +126,21 @@ class Ladder:
         made.sort(key=lambda recipe: errors[recipe.name] or 0.0)
         # One that cannot be made is still proposed when none can, so that its reason is shown.
         return made[:MEASURED_METHODS] or recipes[:1]
+
+    def _refined(self, plain: Recipe) -> Iterator[Recipe]:
+        """A recipe with `REFINED` settings, if its outputs are closer to the float model's than the plain one's."""
+        assert self._probe is not None
+        last = plain.steps[-1]
+        steps = (*plain.steps[:-1], Step(last.name, {**last.settings, **REFINED}))
+        recipe = replace(plain, name=f"{plain.name}-refined", steps=steps)
+        before, after = self._probe.output_error(plain), self._probe.output_error(recipe)
+        if after is not None and (before is None or after < before):
+            yield recipe
+
+    def _least_lost(self, prefix: str) -> Recipe:
+        """The recipe that lost least quality; of equals the one measured last, whose outputs are closer."""
+        rows = [(float(v["drop"]), r) for n, (r, v) in self.results.items() if n.startswith(prefix) and v.get("ok")]
+        return min(reversed(rows), key=lambda row: row[0])[1]
 
     def _mix(self, whole: Recipe) -> Iterator[Recipe]:
         assert self._probe is not None
