@@ -166,7 +166,7 @@ def test_scales_equal_those_of_onnxruntime_quantization_where_definitions_agree(
         weight_type=QuantType.QInt8,
     )
     theirs = {i.name: numpy_helper.to_array(i) for i in onnx.load(result).graph.initializer}
-    mine = constants(Int8()(model, context(model)).model)
+    mine = constants(Int8("minmax")(model, context(model)).model)
     for name in ("x", "y", "w"):
         np.testing.assert_allclose(mine[f"{name}.scale"], theirs[f"{name}_scale"], rtol=1e-6)
         np.testing.assert_array_equal(mine[f"{name}.zero_point"], theirs[f"{name}_zero_point"])
