@@ -87,7 +87,14 @@ def values(
     policy: Policy = POLICY, metric: str = "top1", scores: Callable[[str], tuple[Any, ...]] = top1_scores
 ) -> Values:
     """Members of evidence that optimises a small classifier, as JSON values; the samples amount to an accept."""
-    quality = {"top1": ("1", "higher", "proportion"), "cer": ("1", "lower", "pooled"), "map": ("1", "higher", "pooled")}
+    quality = {
+        "top1": ("1", "higher", "proportion"),
+        "cer": ("1", "lower", "pooled"),
+        "map": ("1", "higher", "pooled"),
+        "cosine": ("1", "higher", "pooled"),
+        "sqnr": ("dB", "higher", "pooled"),
+        "evaluator": ("1", "higher", "pooled"),
+    }
     unit, better, kind = quality[metric]
     sides = {"baseline": structure("net", 40_000, "float"), "candidate": structure("int8", 12_000, "int8")}
     parts = {

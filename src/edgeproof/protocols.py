@@ -156,6 +156,9 @@ class Resampled(Protocol):
     def resampled(self, scores: Sequence[Score]) -> Callable[[NDArray[np.intp]], float]:
         """A function from indices into ``scores`` (repeats allowed) to the value on those examples."""
 
+    def cost(self, scores: Sequence[Score]) -> int:
+        """Numbers that one resample of these scores looks at."""
+
 
 class Sensor(Protocol):
     """A source of readings."""

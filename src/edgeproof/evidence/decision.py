@@ -22,7 +22,7 @@ from ..evaluate import EVALUATOR, kept_evaluator, metric_of
 from ..gate import decide, only_guesses, verdict_state
 from ..measurement import LegRun, Measurement
 from ..policy import Policy, Verdict
-from ..protocols import Metric
+from ..protocols import Metric, Resampled
 from ..receipt import Receipt, Scores
 from ..structure import Structure
 from ..workspace import confirmations
@@ -31,7 +31,10 @@ from .members import DECISION_SCHEMA, Content, as_refused, refused
 AA_TOLERANCE = 0.10
 """Largest difference of the A/A control in format 1, whatever this version's benches use."""
 MOST_MAGNITUDE = 1e7
-"""Largest number within a pooled score (boxes, characters, classes): some metrics count up to it."""
+"""Largest number within a pooled score against labels (boxes, characters, classes)."""
+MOST_WORK = 3_000_000
+"""Numbers that one resample looks at, over all rules that resample; each is looked at about a thousand times. COCO's
+5,000 pictures with 100 detections each take 1.3 million for a rule; 3 million take a minute and a half (measured)."""
 DIGITS = 12
 
 
@@ -70,6 +73,7 @@ def _derived(content: Content, find: Callable[[str], Metric]) -> Derived:
     policy = content.policy
     baseline = _measured(content, "baseline", find)
     candidate = _measured(content, "candidate", find)
+    _check_work(content, (baseline, candidate), find)
     runs = {role: _runs(content, role) for role in ("baseline", "control", "candidate")}
     everyone = [r for own in runs.values() for r in own]
     control = _control(runs, policy) if everyone else None
@@ -134,6 +138,8 @@ def _metrics(content: Content) -> Callable[[str], Metric]:
     if content.metric != EVALUATOR:
         return metric_of
     q: Any = content.quality
+    if q["kind"] not in ("mean", "proportion"):  # what resampling those would cost has no bound
+        raise refused("evaluator_kind", "request.json", f"has an evaluator of kind {q['kind']!r}; they are means")
     kept = kept_evaluator(q["unit"], q["better"], q["kind"])
     return lambda name: kept if name == EVALUATOR else metric_of(name)
 
@@ -198,18 +204,38 @@ def _scored(receipt: Receipt, scores: Scores, metric: Metric) -> Measurement:
 
 
 def _check_scores(scores: Scores, metric: Metric) -> None:
-    """Scores that a metric can be computed from at a bounded price."""
+    """Scores that a metric can be computed from."""
     name = f"scores of {scores.metric}"
     if metric.kind == "proportion" and not all(s in (0, 1) and not isinstance(s, bool) for s in scores.samples):
         raise refused("scores", name, "are not all 0 or 1")
-    if metric.kind == "pooled":
-        if not all(abs(x) <= MOST_MAGNITUDE for x in _numbers(scores.samples)):
+    if isinstance(metric, Resampled):
+        numbers = _numbers(scores.samples)
+        if metric.needs == "labels" and not all(abs(x) <= MOST_MAGNITUDE for x in numbers):
             raise refused("scores", name, f"hold a number beyond {MOST_MAGNITUDE:g}")
     elif not all(isinstance(s, int | float) and not isinstance(s, bool) for s in scores.samples):
         raise refused("scores", name, "are not all numbers")
 
 
+def _check_work(content: Content, sides: Sequence[Mapping[str, Measurement]], find: Callable[[str], Metric]) -> None:
+    """What deciding costs, before anything is resampled."""
+    work = 0
+    for rule in content.policy.rules:
+        name = content.metric if rule.metric == "quality" else rule.metric
+        metric = find(name)
+        for measurement in (side[name] for side in sides if name in side):
+            samples = measurement.samples
+            if metric.kind == "pooled" and isinstance(metric, Resampled):
+                work += metric.cost(samples) if samples else 0
+            elif metric.kind != "run":
+                work += len(samples)
+    if work > MOST_WORK:
+        problem = f"ask for {work:,} numbers to be resampled; at most {MOST_WORK:,} are"
+        raise refused("work", "receipts", problem)
+
+
 def _numbers(value: Any) -> list[float]:
+    if isinstance(value, Mapping):
+        return _numbers(list(value.values()))
     if isinstance(value, list | tuple):
         return [x for v in value for x in _numbers(v)]
     if isinstance(value, bool) or not isinstance(value, int | float):

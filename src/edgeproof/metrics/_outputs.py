@@ -7,7 +7,7 @@ is, as a number that JSON can hold. Where both are NaN, or the same infinity, th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,8 +34,8 @@ class OutputMetric(ABC):
         """Score of an output that cannot be compared."""
 
     @abstractmethod
-    def pooled(self, scores: Sequence[Any]) -> float:
-        """The number of one output over all examples."""
+    def pooled(self, scores: NDArray[np.float64]) -> float:
+        """The number of one output over all examples, from its scores, float64 [n, …]."""
 
     @abstractmethod
     def worst(self, values: Sequence[float]) -> float:
@@ -61,11 +61,25 @@ class OutputMetric(ABC):
 
     def by_output(self, scores: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """Output name → number over all examples."""
-        return {name: self.pooled([s[name] for s in scores]) for name in scores[0]}
+        return {name: self.pooled(each) for name, each in _columns(scores).items()}
 
     def value(self, scores: Sequence[Mapping[str, Any]]) -> float:
         """The worst output's number."""
         return self.worst(list(self.by_output(scores).values()))
+
+    def resampled(self, scores: Sequence[Mapping[str, Any]]) -> Callable[[NDArray[np.intp]], float]:
+        """The value on chosen examples, from one array per output."""
+        columns = list(_columns(scores).values())
+        return lambda chosen: self.worst([self.pooled(each[chosen]) for each in columns])
+
+    def cost(self, scores: Sequence[Mapping[str, Any]]) -> int:
+        """All numbers of all outputs."""
+        return sum(each.size for each in _columns(scores).values())
+
+
+def _columns(scores: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[np.float64]]:
+    """Output name → its scores, float64 [n, …]."""
+    return {name: np.asarray([s[name] for s in scores], np.float64) for name in scores[0]}
 
 
 def comparable(got: NDArray[Any], want: NDArray[Any]) -> Pair | None:

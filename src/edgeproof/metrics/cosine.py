@@ -34,9 +34,9 @@ class Cosine(OutputMetric):
         """−1, as if it pointed the other way."""
         return -1.0
 
-    def pooled(self, scores: Sequence[float]) -> float:
+    def pooled(self, scores: NDArray[np.float64]) -> float:
         """Mean over examples."""
-        return sum(scores) / len(scores)
+        return float(scores.mean())
 
     def worst(self, values: Sequence[float]) -> float:
         """The lowest."""

@@ -29,9 +29,9 @@ class MaxAbs(OutputMetric):
         """The largest number that JSON holds."""
         return sys.float_info.max
 
-    def pooled(self, scores: Sequence[float]) -> float:
+    def pooled(self, scores: NDArray[np.float64]) -> float:
         """Largest over examples."""
-        return max(scores)
+        return float(scores.max())
 
     def worst(self, values: Sequence[float]) -> float:
         """The highest."""

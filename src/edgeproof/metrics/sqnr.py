@@ -32,9 +32,9 @@ class Sqnr(OutputMetric):
         """Noise without end."""
         return [0.0, 1e300]
 
-    def pooled(self, scores: Sequence[Sequence[float]]) -> float:
+    def pooled(self, scores: NDArray[np.float64]) -> float:
         """Ratio of the summed energies, within ±300 dB."""
-        signal, noise = (math.fsum(s[i] for s in scores) for i in (0, 1))
+        signal, noise = map(float, scores.sum(axis=0))
         if noise == 0:
             return LIMIT_DB
         if signal == 0:
