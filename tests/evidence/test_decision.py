@@ -69,6 +69,15 @@ def test_another_device_on_one_side_holds(tmp_path):
     assert state(found, tmp_path) == "hold"
 
 
+def test_another_device_under_one_stated_environment_holds(tmp_path):
+    found = reviewed()
+    found["receipt-baseline-runs.json"]["device"] = {"module": "Orin Nano"}
+    found["receipt-candidate-runs.json"]["device"] = {"module": "a workstation"}
+    result = verified(found, tmp_path)
+    assert (result.state, result.differences) == ("hold", ())
+    assert "different machine" in result.verdict.why
+
+
 def test_another_unit_holds(tmp_path):
     found = reviewed()
     for role in ("baseline", "candidate"):

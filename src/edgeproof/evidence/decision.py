@@ -16,6 +16,7 @@ from ..bench import absent, measurements
 from ..benchfile import METRICS
 from ..bounds import RESAMPLES, interval, speedup
 from ..compare import compare, structural_checks
+from ..digest import digest_json
 from ..environment import Control, control_check
 from ..errors import EdgeproofError
 from ..evaluate import EVALUATOR, kept_evaluator, metric_of
@@ -164,7 +165,7 @@ def _measured(content: Content, role: str, find: Callable[[str], Metric]) -> dic
             names,
             model=receipt.model,
             target=receipt.target,
-            machine=receipt.environment,
+            machine=_machine(receipt),
             dataset=receipt.dataset,
             evaluator=receipt.evaluator,
         )
@@ -199,8 +200,14 @@ def _scored(receipt: Receipt, scores: Scores, metric: Metric) -> Measurement:
         dataset=receipt.dataset,
         evaluator=receipt.evaluator,
         target=receipt.target,
-        machine=receipt.environment,
+        machine=_machine(receipt),
     )
+
+
+def _machine(receipt: Receipt) -> str:
+    """Digest of where it was measured. A record from elsewhere may state one environment for two devices."""
+    module = receipt.device.get("module")
+    return digest_json([receipt.environment, module]) if module else receipt.environment
 
 
 def _check_scores(scores: Scores, metric: Metric) -> None:
