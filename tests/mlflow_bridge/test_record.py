@@ -79,6 +79,17 @@ def test_evidence_that_none_of_the_given_keys_sealed_is_not_recorded(tmp_path):
     assert e.value.code == "mlflow.evidence"
 
 
+def test_evidence_that_is_swapped_after_it_was_verified_is_not_recorded(evidence, monkeypatch):
+    def swapped(path, **options):
+        found = verify(path, **options)
+        write(values(), evidence)
+        return found
+
+    monkeypatch.setattr("edgeproof.mlflow_bridge.record.verify", swapped)
+    with pytest.raises(TrustError, match="changed while it was read"):
+        record_of(evidence)
+
+
 @pytest.mark.parametrize("package", ["mlflow", "sqlalchemy", "alembic"])
 def test_without_mlflow_the_line_that_installs_it_is_told(package, monkeypatch, evidence, capsys):
     monkeypatch.setitem(sys.modules, package, None)
@@ -133,3 +144,8 @@ def test_an_exported_run_of_another_model_is_refused(tmp_path):
     with pytest.raises(InputError) as e:
         imported_receipt(path, tmp_path, model=digest("another"), files={})
     assert e.value.code == "import.other_model"
+
+
+def test_a_file_that_is_not_there_is_not_taken_for_the_id_of_a_run(tmp_path, capsys):
+    assert main(["import-mlflow", str(tmp_path / "run.json"), "--out", str(tmp_path)]) == 2
+    assert "files.missing" in capsys.readouterr().err

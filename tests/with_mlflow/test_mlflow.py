@@ -276,6 +276,13 @@ def test_evidence_that_was_replaced_on_the_server_is_not_imported(logged, at, se
     assert e.value.code == "mlflow.artifact"
 
 
+def test_an_artifact_larger_than_any_evidence_is_not_fetched(logged, at, monkeypatch, tmp_path):
+    monkeypatch.setattr("edgeproof.mlflow_bridge.fetch.MOST_BYTES", 10)
+    with pytest.raises(TrustError, match="never as large") as e:
+        sealed_receipts(at, export(at, logged.run, tmp_path), tmp_path)
+    assert e.value.code == "mlflow.too_large"
+
+
 def test_a_run_of_somebody_elses_is_imported_as_aggregates_without_samples(at, rest, server, tmp_path):
     run = rest("runs/create", experiment_id="0", start_time=1)["run"]["info"]["run_id"]
     rest("runs/log-metric", run_id=run, key="latency_p95", value=8.5, timestamp=1, step=0)

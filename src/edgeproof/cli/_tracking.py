@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-EXPERIMENT = "edgeproof deployments"
+from ..mlflow_bridge.tracking import EXPERIMENT
 
 
 def tracking_flags(parser: argparse.ArgumentParser, *, experiment: bool = True) -> None:

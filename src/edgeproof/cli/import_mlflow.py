@@ -60,7 +60,7 @@ def _fetched(args: argparse.Namespace) -> Fetched:
     from ..mlflow_bridge.fetch import export, imported_receipt, sealed_receipts
 
     exported = Path(args.run)
-    if not exported.is_file():
+    if not exported.suffix and not exported.is_file():  # ids have no dot
         from ..mlflow_bridge.tracking import tracking
 
         at = tracking(args.tracking)

@@ -67,8 +67,8 @@ def sealed_receipts(at: Tracking, exported: Path, out: Path, keys: Sequence[Key]
         keys: Public keys that may have sealed the evidence.
 
     Raises:
-        TrustError: mlflow.artifact, when the evidence is not the one that the run's params name; mlflow.evidence; and
-            what `verify` raises.
+        TrustError: mlflow.artifact, when the evidence is not the one that the run's params name; mlflow.too_large;
+            mlflow.evidence; and what `verify` raises.
         InputError: mlflow.server, mlflow.artifact.
     """
     run = read_json(exported)["run"]
@@ -127,7 +127,7 @@ def _download(at: Tracking, run: str, to: Path, stated: str) -> None:
         problem = f"its artifact {ARCHIVE} is not there any more"
         raise InputError("mlflow.artifact", f"run {run}", problem, "use the evidence file that it was logged from")
     if size is not None and size > 2 * MOST_BYTES:
-        raise TrustError("mlflow.artifact", f"run {run}", f"{ARCHIVE} has {size} bytes", "evidence is never as large")
+        raise TrustError("mlflow.too_large", f"run {run}", f"{ARCHIVE} has {size} bytes", "evidence is never as large")
     with tempfile.TemporaryDirectory(prefix="edgeproof-import-") as folder:
         with told(f"{at.uri}: run {run}"):
             path = Path(at.client.download_artifacts(run, ARCHIVE, folder))

@@ -39,7 +39,7 @@ class Tracking:
 
 
 def tracking(where: str | None) -> Tracking:
-    """Open a tracking server or store.
+    """Open a tracking server or store; it becomes MLflow's own setting in this process.
 
     Args:
         where: A tracking URI, or a folder for a local SQLite store; None for what MLflow itself is set to.
@@ -50,22 +50,30 @@ def tracking(where: str | None) -> Tracking:
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
     try:
-        import alembic  # noqa: F401
-        import mlflow
-        import sqlalchemy  # noqa: F401
+        return _opened(where)
     except ModuleNotFoundError as e:
         problem = f"needs the package {e.name}, which is not installed here"
         raise UnsupportedError("mlflow.package", "MLflow", problem, INSTALL) from e
+    except ImportError as e:  # e.g. MLflow 3.0 with SQLAlchemy 2.1
+        problem = f"does not work with the packages installed here ({e.msg})"
+        raise UnsupportedError("mlflow.package", "MLflow", problem, f"{INSTALL} --upgrade") from e
+
+
+def _opened(where: str | None) -> Tracking:
+    import alembic  # noqa: F401
+    import mlflow
+    import sqlalchemy  # noqa: F401
+
+    logging.getLogger("mlflow").setLevel(logging.WARNING)  # after the import, which sets it
     uri = where or mlflow.get_tracking_uri()
     if where and ":" not in where and where != "databricks":
-        folder = Path(uri).absolute()
+        folder = Path(where).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         uri = f"sqlite:///{folder / 'mlflow.db'}"
     shown = re.sub(r"//[^/@]*@", "//", uri)
     with told(shown):
+        mlflow.set_tracking_uri(uri)  # clients of MLflow 3.0 look for artifacts there, whatever they were given
         client = mlflow.MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)
     # Without this, MLflow keeps the files of a SQLite store in whatever folder a command happens to run in.
