@@ -18,6 +18,7 @@ BITS: dict[str, int] = {
     "uint64": 64, "uint32": 32, "uint16": 16, "uint8": 8, "uint4": 4, "uint2": 2, "uint1": 1, "bool": 8,
     "complex64": 64, "complex128": 128,
 }  # fmt: skip
+_MOST_DIMS, _MOST_ELEMENTS = 64, 2**59
 FINITE = "NaN or infinity among the weights."
 
 
@@ -28,15 +29,17 @@ def bytes_needed(dtype: str, shape: Sequence[int]) -> int | None:
 
 
 def numbers(dtype: str, shape: Sequence[int], data: bytes | memoryview) -> NDArray[Any] | None:
-    """Stored bytes as an array of a type that NumPy computes with; None for types that it cannot read.
+    """Stored bytes as an array of a type that NumPy computes with; None for types and shapes that it cannot hold.
 
     Args:
         dtype: NumPy's name of the type.
         shape: Dimensions.
         data: Little-endian, packed below 8 bits with the low bits first.
     """
-    raw = np.frombuffer(data, np.uint8)
     bits, count = BITS.get(dtype, 0), math.prod(shape)
+    if len(shape) > _MOST_DIMS or math.prod(d or 1 for d in shape) > _MOST_ELEMENTS:  # also of an empty array
+        return None
+    raw = np.frombuffer(data, np.uint8)
     if dtype == "bfloat16":
         wide = np.frombuffer(data, "<u2").astype(np.uint32) << 16
         return wide.view(np.float32).reshape(tuple(shape))

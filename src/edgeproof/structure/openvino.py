@@ -235,13 +235,13 @@ def _fake_quantised(net: Element, constants: dict[int, _Constant], assessed: Ass
         bad = int((low >= high).sum()) if low.shape == high.shape else 0
         if bad:
             assessed.found("defect", "quantisation", name, f"{bad} of {low.size} ranges are empty", "quantise it again")
-        levels = max(int(layer.one("data").get("levels") or 256), 2)
+        levels = max(_whole(layer.one("data").get("levels") or "256", f"FakeQuantize {name!r}"), 2)
         both = np.concatenate([e.reshape(-1) for e in (low, high, *out)])
-        steps = (high - low).astype(np.float64) / (levels - 1) if low.shape == high.shape else high
+        with np.errstate(over="ignore"):
+            steps = (high - low) / (levels - 1) if low.shape == high.shape else high
+        step = (float(steps.min()), float(steps.max())) if np.isfinite(steps).all() else (0.0, 0.0)
         q = quantised(name, f"levels{levels}", None, both, np.zeros(0, np.int64))
-        found.append(
-            Quantisation(name, q.dtype, None, int(steps.size), float(steps.min()), float(steps.max()), q.digest)
-        )
+        found.append(Quantisation(name, q.dtype, None, int(steps.size), *step, q.digest))
     return tuple(found)
 
 

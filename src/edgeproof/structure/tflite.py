@@ -126,9 +126,10 @@ def _skeleton(model: Table) -> str:
     be: another writer, or the same one on another day, may have put things elsewhere.
     """
     data = bytearray(model.buffer.data)
-    spans = []
+    spans: list[tuple[int, int]] = []
     for b in model.tables(4):
-        spans += [b.span(0), (b.number(1, "Q"), b.number(2, "Q"))]
+        beyond = (b.number(1, "Q"), b.number(2, "Q"))
+        spans += [b.span(0), beyond] if beyond[0] > 1 else [b.span(0)]
     for graph in model.tables(2):
         for q in filter(None, (t.table(4) for t in graph.tables(0))):
             spans += [q.span(0, 4), q.span(1, 4), q.span(2, 4), q.span(3, 8)]
