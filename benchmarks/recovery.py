@@ -47,10 +47,13 @@ TECHNIQUES: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any] | None]] = {
     "auto + gptq": ((), {"method": "auto", "rounding": "gptq"}),
     "auto + bias + gptq": ((), {"method": "auto", **BOTH}),
     "mse + bias + gptq": ((), {"method": "mse", **BOTH}),
+    "percentile + bias + gptq": ((), {"method": "percentile", **BOTH}),
+    "minmax + bias + gptq": ((), {"method": "minmax", **BOTH}),
     "all": (("equalize", "smooth"), {"method": "auto", **BOTH}),
     "layers, mse + bias + gptq": ((), {"method": "mse", "followers": False, **BOTH}),
     "… by channel": ((), {"method": "mse", "followers": False, "channel_outputs": True, **BOTH}),
     "… level": (("level",), {"method": "mse", "followers": False, "channel_outputs": True, **BOTH}),
+    "int8_auto": (("int8_auto",), None),
     "int8_accurate": (("int8_accurate",), None),
 }
 """Name → float passes ahead of ``int8``, and its settings."""

@@ -91,7 +91,7 @@ def test_int8_is_closer_to_the_float_model_afterwards() -> None:
     model.graph.graph.initializers["w2"].const_value = ir.tensor(evened, name="w2")
     model = Model.of(model.graph, "even")
     equal = Equalize()(model, context(model, 16)).model
-    plain, better = (Int8()(m, context(m, 16)).model for m in (model, equal))
+    plain, better = (Int8("minmax")(m, context(m, 16)).model for m in (model, equal))
     held_out = samples(model, 8, seed=8)
     before, after = (np.mean([sqnr_db(ran(model, s), ran(m, s)) for s in held_out]) for m in (plain, better))
     assert after > before + 4.0

@@ -189,3 +189,22 @@ def test_what_was_found_for_a_layer_is_kept_with_the_calibration_and_gives_the_s
     assert read == before
     fresh = Int8(**settings, keep="c2")(model, replace(there, calibration=None)).model
     assert again.digest == fresh.digest
+
+
+def test_rounding_from_fewer_samples_than_a_product_has_inputs_still_gains_on_others() -> None:
+    """A product behind pooled features shows one column a sample: 16 of them say little about 96 inputs."""
+    rng = np.random.default_rng(3)
+    mix = rng.standard_normal((12, 96)).astype(np.float32)
+    model = net([node("Gemm", ["x", "w", "b"], ["y"], name="fc")], [weight("w", 96, 10), weight("b", 10)], [1, 96])
+
+    def drawn(count: int, seed: int) -> list[Feeds]:
+        r = np.random.default_rng(seed)
+        hidden, own = r.standard_normal((count, 1, 12)), r.standard_normal((count, 1, 96)) * 0.3
+        return [{"x": np.maximum(h @ mix + o, 0).astype(np.float32)} for h, o in zip(hidden, own, strict=True)]
+
+    there = replace(context(model), feeds=lambda: iter(drawn(16, 0)), samples=16)
+    fresh = drawn(200, 1)
+    want = np.stack([ran(model, s) for s in fresh])
+    made = {r: Int8("minmax", rounding=r)(model, there).model for r in ("nearest", "gptq")}  # type: ignore[arg-type]
+    got = {r: sqnr_db(want, np.stack([ran(m, s) for s in fresh])) for r, m in made.items()}
+    assert got["gptq"] > got["nearest"]
