@@ -3,7 +3,7 @@
     scripts/bench fuzz [--minutes M] [--corpus FOLDER] [--only TARGET …]
 
 Atheris lives in an environment of its own, made when it is missing. Each target runs M minutes in a fresh process,
-begins with what tests/ keeps and with what earlier runs left in FOLDER/TARGET, and stops at its first crash, whose input
+begins with what tests/ keeps and what earlier runs left in FOLDER/TARGET, and stops at its first crash, whose input
 is written to FOLDER/crashes. Exit code 1 when there was one.
 """
 

@@ -163,19 +163,22 @@ class Archive:
         return self._member(name).size
 
     def read(self, name: str) -> bytes:
-        """A member's content.
+        """A member's content, in memory once.
 
         Raises:
             TrustError: archive.missing, archive.crc, archive.truncated.
         """
-        return b"".join(self._chunks(name))
+        member = self._member(name)
+        data = _exactly(self._handle, member.size, member.start)
+        self._check(member, len(data), zlib.crc32(data))
+        return data
 
     def file_digest(self) -> str:
         """Digest of the whole file, as it was opened."""
-        h, at = hashlib.sha256(), 0
-        while chunk := os.pread(self._handle, _CHUNK, at):
-            h.update(chunk)
-            at += len(chunk)
+        h, at, buffer = hashlib.sha256(), 0, memoryview(bytearray(_CHUNK))
+        while got := os.preadv(self._handle, [buffer], at):
+            h.update(buffer[:got])
+            at += got
         return PREFIX + h.hexdigest()
 
     def digest(self, name: str) -> str:
@@ -212,16 +215,25 @@ class Archive:
             raise _refused("missing", self.path, f"has no member {name!r}")
         return found
 
-    def _chunks(self, name: str) -> Iterator[bytes]:
+    def _chunks(self, name: str) -> Iterator[memoryview]:
+        """A member's content through one buffer: a chunk is gone when the next one is asked for."""
         member = self._member(name)
-        at, left, crc = member.start, member.size, 0
-        while left:
-            chunk = os.pread(self._handle, min(left, _CHUNK), at)
-            if not chunk:
-                raise _refused("truncated", self.path, f"ended within {name!r} while it was read")
-            crc = zlib.crc32(chunk, crc)
-            at, left = at + len(chunk), left - len(chunk)
+        buffer = memoryview(bytearray(min(member.size, _CHUNK)))
+        read = crc = 0
+        while read < member.size:
+            got = os.preadv(self._handle, [buffer[: member.size - read]], member.start + read)
+            if not got:
+                break
+            chunk = buffer[:got]
+            crc, read = zlib.crc32(chunk, crc), read + got
             yield chunk
+        self._check(member, read, crc)
+
+    def _check(self, member: _Member, read: int, crc: int) -> None:
+        """What was read is all of the member, and what its header says."""
+        name = member.name
+        if read < member.size:
+            raise _refused("truncated", self.path, f"ended within {name!r} while it was read")
         if crc != member.crc:
             raise _refused("crc", self.path, f"{name!r} has the CRC-32 {crc:08x}; its header says {member.crc:08x}")
 
