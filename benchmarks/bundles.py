@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-STEPS = ("hash", "seal", "verify", "verify with model", "pack", "publish", "download", "check")
+STEPS = ("hash", "seal", "verify", "verify with model", "pack", "publish", "download", "check", "install")
 MB = 10**6
 
 
@@ -227,6 +227,22 @@ def checking(folder: Path) -> Callable[[], object]:
     return run
 
 
+def installing(folder: Path) -> Callable[[], object]:
+    """Into a device that was just provisioned, from the bundle file."""
+    import shutil
+    import time
+
+    from edgeproof.device.home import Home
+    from edgeproof.device.install import install
+    from edgeproof.device.provision import Factory, provision
+    from edgeproof.device.sources import FileSource
+
+    shutil.rmtree(folder / "device", ignore_errors=True)
+    home, now = Home(folder / "device"), int(time.time())
+    provision(home, Factory("orin-nano", "cameras", keys=(folder / "cameras.pub",)), now)
+    return lambda: install(home, FileSource(folder / "got.bundle"), now).fresh
+
+
 STEP: dict[str, Callable[[Path], Callable[[], object]]] = {
     "hash": hashing,
     "seal": sealing,
@@ -236,6 +252,7 @@ STEP: dict[str, Callable[[Path], Callable[[], object]]] = {
     "publish": publishing,
     "download": downloading,
     "check": checking,
+    "install": installing,
 }
 
 if __name__ == "__main__":
