@@ -41,11 +41,6 @@ class Tool:
 MATRIX = {"ops": ["Conv", "ConvTranspose", "Gemm", "MatMul"]}
 """By default ONNX Runtime quantises a detector's decoding too, where boxes and scores then share a range."""
 
-RECOVERY: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("equalize", {}),
-    ("int8", {"method": "auto", "bias_correction": True, "rounding": "gptq"}),
-)
-
 TOOLS = (
     Tool("float", "FP32", "edgeproof", driver="float"),
     Tool("onnxruntime-minmax", "ONNX Runtime MinMax", "onnxruntime", {"method": "MinMax"}),
@@ -76,6 +71,6 @@ TOOLS = (
     Tool("aimet-enhanced", "AIMET tf_enhanced", "aimet", {"scheme": "tf_enhanced"}),
     Tool("olive-minmax", "Olive", "olive"),
     Tool("edgeproof-int8", "edgeproof int8", "edgeproof", {"passes": [("int8", {})]}),
-    Tool("edgeproof-recovery", "edgeproof int8, recovery", "edgeproof", {"passes": RECOVERY}),
+    Tool("edgeproof-accurate", "edgeproof int8_accurate", "edgeproof", {"passes": [("int8_accurate", {})]}),
     Tool("edgeproof-choice", "edgeproof's choice, 1 %", "edgeproof", {"search": 0.01}, labels=True),
 )
