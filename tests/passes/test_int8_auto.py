@@ -59,7 +59,10 @@ def test_what_was_kept_is_what_the_pass_int8_makes_with_these_settings():
     method = [n.removesuffix(" again") for n in names if n.removesuffix(" again") in ("mse", "minmax")][-1]
     assert change.facts["passes"] == []
     same = Int8(
-        method, bias_correction="bias_correction" in names, rounding="gptq" if "rounding=gptq" in names else "nearest"
+        method,
+        bias_correction="bias_correction" in names,
+        rounding="gptq" if "rounding=gptq" in names else "nearest",
+        channel_outputs="channel_outputs" in names,
     )
     made = same(model, context(model, 24)).model  # the other 8 judged
     assert made.digest == change.model.digest
@@ -92,7 +95,7 @@ def test_without_followers_what_layers_alone_can_have_is_tried():
     model = small_cnn()
     change = Int8Auto(budget_s=LONG, followers=False)(model, context(model, 16))
     tried = {t["name"] for t in change.facts["trials"]}
-    assert {"channel_outputs", "level"} <= tried
+    assert "level" in tried
     assert "equalize" not in tried
     assert list(executed(change.model).values()).count("QLinearConv") == 3
 

@@ -1,8 +1,8 @@
 """Quantise to INT8, and try what recovers accuracy, the cheapest first, keeping what measurably helps, within a time.
 
 Starts with plain INT8. Then come, in this order: other range methods, for which no sample has to be read again; bias
-correction and rounding, which read the samples once; smoothing, equalisation and, where only layers run in integers,
-ranges by channel and levelling, which make another float model that is calibrated anew; and last the range methods once
+correction, rounding and ranges by channel, which read the samples once; smoothing, equalisation and, where only layers
+run in integers, levelling, which make another float model that is calibrated anew; and last the range methods once
 more, if something was kept since. Each is tried on top of what was kept so far. Samples that are kept back judge, by
 the noise of the outputs ahead of a final softmax, sigmoid or choice: the output that is worst off counts. No label is
 needed.
@@ -44,7 +44,7 @@ class Int8Auto:
         budget_s: Seconds after which nothing more is tried; nothing is begun that would likely take longer. The first
             INT8 model is made in any case.
         followers: Run what lies between layers in integers as well: fast. Without, only layers run in integers, which
-            is slower and more accurate; then ranges by channel and levelling are tried too.
+            is slower and more accurate; then levelling is tried instead of equalisation.
         methods: Range methods to try, comma separated, the one to start with first; see ``int8``.
         keep: What stays in float: node names, operators or output names, comma separated; ``*`` and ``?`` match.
         samples: Use the first so many samples; 0 means all.
@@ -116,8 +116,8 @@ def _steps(methods: Sequence[str], followers: bool) -> Iterator[Trial]:
         yield Trial(method, settings={"method": method})
     yield Trial("bias_correction", settings={"bias_correction": True})
     yield Trial("rounding=gptq", settings={"rounding": "gptq"})
+    yield Trial("channel_outputs", settings={"channel_outputs": True})
     if not followers:
-        yield Trial("channel_outputs", settings={"channel_outputs": True})
         yield Trial("level", ("level",))
     yield Trial("smooth", ("smooth",))
     if followers:

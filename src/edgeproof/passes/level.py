@@ -70,10 +70,6 @@ class Level:
         Raises:
             InputError: level.samples, when there are none.
         """
-        if context.feeds is None:
-            raise InputError(
-                "level.samples", model.name, "has no samples; levelling needs some", "give a data set with --data"
-            )
         editor = Editor(model.graph.clone())
         infer_shapes(editor)  # so that the multiplications have shapes
         editor.done.clear()
@@ -81,6 +77,10 @@ class Level:
         sites = list(_sites(editor))
         if not sites:
             return Change.none(model, (model.name, "has no convolutions with constant weights"))
+        if context.feeds is None:
+            raise InputError(
+                "level.samples", model.name, "has no samples; levelling needs some", "give a data set with --data"
+            )
         seen = _watch(model, sites, context, self.samples)
         factors: dict[str, Channels] = {}
         for site in sites:
