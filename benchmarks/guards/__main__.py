@@ -60,7 +60,7 @@ def main() -> int:
     kept = json.loads(args.kept.read_text()) if args.kept.exists() else {}
     everything = cases()
     chosen = [c for c in everything if c.group in (args.group or GROUPS) and args.only in c.case]
-    todo = [c for c in chosen if key(c) not in kept]
+    todo = [c for c in chosen if kept.get(key(c), {}).get("outcome") not in ("noticed", "survived")]
     load_heavy()
     with tempfile.TemporaryDirectory() as folder, copied(Path(folder, "copy")) as tree:
         log = Path(folder, "log")

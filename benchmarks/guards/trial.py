@@ -28,7 +28,6 @@ _HEAVY = (
     "numpy", "onnx", "onnx_ir", "onnxruntime", "yaml", "rich", "pytest", "PIL.Image", "rfc8785",
     "cryptography.hazmat.primitives.asymmetric.ed25519", "securesystemslib.signer", "securesystemslib.dsse", "urllib3",
 )  # fmt: skip
-_CODES: dict[int, Outcome] = {0: "survived", 1: "noticed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +129,10 @@ def _forked(tests: Sequence[str], limit_s: float, tree: Path, log: Path) -> Tria
 def _said(code: int, log: Path) -> Trial:
     """What pytest's exit code and its last words mean."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    said = next((line.partition(" - ")[2] for line in lines if line.startswith("FAILED")), "")
-    if said and code:  # whatever else went wrong when pytest ended, the test had failed
+    said = next((line.partition(" - ")[2] or line for line in lines if line.startswith("FAILED")), "")
+    if said and code:  # whatever else went wrong when pytest ended, the test had failed; an error in a fixture is none
         return Trial("noticed", said)
-    return Trial(_CODES.get(code, "broken"), lines[-1] if lines else "")
+    return Trial("survived" if code == 0 else "broken", lines[-1] if lines else "")
 
 
 def _environment(tree: Path) -> dict[str, str]:
