@@ -16,6 +16,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from benchmarks.peers.environments import python_of
@@ -75,7 +76,9 @@ def fuzz(target: targets.Target, python: Path, minutes: float, corpus: Path) -> 
         str(folder),
     ]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, errors="replace", check=False)
+    with tempfile.TemporaryDirectory(prefix="edgeproof-fuzz-", dir=targets.scratch_root()) as scratch:
+        env["TMPDIR"] = scratch
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, errors="replace", check=False)
     (corpus / f"{folder.name}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
     lines = _LINE.findall(done.stderr)
     last = lines[-1] if lines else ("0",) * 4

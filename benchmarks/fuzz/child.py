@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -22,7 +21,7 @@ def main() -> None:
         from .edits import edited
 
         target = next(t for t in targets.TARGETS if t.name == sys.argv[1])
-        scratch = Path(tempfile.mkdtemp(prefix="edgeproof-fuzz-", dir=targets.scratch_root()))
+        scratch = Path(tempfile.mkdtemp())  # removed by who started this: libFuzzer ends the process itself
         run = targets.guarded(target.prepare(scratch))
         for seed in target.seeds():  # what is imported on first use is instrumented too
             run(seed)
@@ -42,10 +41,7 @@ def main() -> None:
         atheris.Setup(argv, run)
     else:
         atheris.Setup(argv, run, custom_mutator=mutated)
-    try:
-        atheris.Fuzz()
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    atheris.Fuzz()
 
 
 if __name__ == "__main__":
