@@ -144,6 +144,15 @@ def test_an_input_with_a_nan_is_refused_before_it_is_held_against_the_model(home
     with pytest.raises(EdgeproofError) as caught:
         run().infer({"x": np.full((1, 4), np.nan, np.float32)})
     assert caught.value.code == "serve.input_nan"
+
+
+def test_an_infinite_input_is_refused_before_it_is_held_against_the_model(home, maker, run):
+    put(home, maker.bundle(2), keep=False)
+    supervisor = run()
+    with pytest.raises(EdgeproofError) as caught:
+        supervisor.infer({"x": np.full((1, 4), np.inf, np.float32)})
+    assert caught.value.code == "serve.input_infinite"
+    assert supervisor.health()["phase"] == "trial"
     assert home.state().b.phase == "trial"
 
 

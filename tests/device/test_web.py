@@ -56,6 +56,21 @@ def test_npz_in_npz_out(port):
         assert arrays["y"].tolist() == [[0.0] * 4]
 
 
+def test_where_nothing_runs_a_request_is_told_so_and_not_that_its_inputs_are_unknown(tmp_path):
+    home = Maker(tmp_path / "maker").device(tmp_path / "device")
+    server = Server(Supervisor(home, threads=1, sensors=Sensors({})), 0)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        for body, kind in ((b'{"inputs":{"x":[[1,1,1,1]]}}', JSON), (to_npz(X), NPZ)):
+            status, _, answer = request(server.server_port, "POST", "/infer", body, kind)
+            assert (status, json.loads(answer)["error"]["code"]) == (503, "serve.stopped")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 def test_json_in_json_out(port):
     status, _, body = request(port, "POST", "/infer", json.dumps({"inputs": {"x": [[1, 1, 1, 1]]}}))
     assert status == 200
@@ -117,6 +132,8 @@ def test_metrics_of_a_device_that_stopped_say_so():
         ("POST", "/infer", b'{"inputs":{"x":[[1,1,1]]}}', JSON, {}, (400, "serve.refused")),
         ("POST", "/infer", b"PK no zip", NPZ, {}, (400, "serve.npz")),
         ("POST", "/infer", to_npz({"x": np.full((1, 4), np.nan, np.float32)}), NPZ, {}, (400, "serve.input_nan")),
+        ("POST", "/infer", to_npz({"x": np.full((1, 4), -np.inf, np.float32)}), NPZ, {}, (400, "serve.input_infinite")),
+        ("POST", "/infer", b'{"inputs":{"x":[[1e39,1,1,1]]}}', JSON, {}, (400, "serve.input_infinite")),
     ],
 )
 def test_what_is_no_request_is_refused_with_its_code(port, method, path, body, kind, headers, expected):

@@ -85,7 +85,10 @@ def from_json(data: bytes, inputs: Any) -> dict[str, NDArray[Any]]:
         if not types.get(name):
             raise InputError("serve.json", name, "is no input of numbers", f"known: {', '.join(sorted(types))}")
         try:
-            arrays[name] = np.asarray(lists, types[name])
+            with np.errstate(
+                over="ignore"
+            ):  # what is too large becomes infinite, which is refused where all inputs are
+                arrays[name] = np.asarray(lists, types[name])
         except (ValueError, TypeError, OverflowError) as e:
             raise InputError("serve.json", name, f"is no {types[name]} array: {e}", "give nested lists") from e
     return arrays

@@ -121,15 +121,19 @@ class Serving:
         return answer
 
 
-def without_nan(feeds: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse inputs that hold a NaN: what comes out of them says nothing about the model.
+def finite_only(feeds: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse inputs that hold a NaN or an infinity: a NaN that comes out of them says nothing about the model.
 
     Raises:
-        InputError: serve.input_nan.
+        InputError: serve.input_nan, serve.input_infinite.
     """
     for name, array in feeds.items():
-        if array.dtype.kind == "f" and np.isnan(array).any():
+        if array.dtype.kind != "f" or np.isfinite(array).all():
+            continue
+        if np.isnan(array).any():
             raise InputError("serve.input_nan", name, "holds a NaN", "give numbers")
+        hint = "give finite numbers; for a mask, the lowest that the type holds"
+        raise InputError("serve.input_infinite", name, f"holds a number that is infinite as {array.dtype}", hint)
 
 
 def _error(value: Mapping[str, Any]) -> EdgeproofError:

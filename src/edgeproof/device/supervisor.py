@@ -25,7 +25,7 @@ from .home import Home
 from .load import manifest_of
 from .record import Record
 from .sensors import Sensors
-from .serving import Answer, CrashedError, Serving, without_nan
+from .serving import Answer, CrashedError, Serving, finite_only
 from .sla import Decision, Watch
 from .slots import Boot, recover, roll_back
 from .state import SLOTS, Slot, Trial
@@ -94,10 +94,10 @@ class Supervisor:
         """Run one inference, and decide on what it showed.
 
         Raises:
-            InputError: serve.input_nan, serve.refused, serve.dtype.
+            InputError: serve.input_nan, serve.input_infinite, serve.refused, serve.dtype.
             UnsupportedError: serve.stopped, serve.crashed, serve.failed.
         """
-        without_nan(feeds)
+        finite_only(feeds)
         with self._lock:
             if self._serving is None:
                 raise UnsupportedError("serve.stopped", "model", f"nothing runs: {self._boot.why}", "install a bundle")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, final
@@ -34,10 +35,16 @@ class Server(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128  # the five of the base class are gone at once when many ask at a time
 
     def __init__(self, supervisor: Supervisor, port: int) -> None:
         self.supervisor = supervisor
         super().__init__(("127.0.0.1", port), _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is no error of ours; everything else is shown."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 @final
@@ -78,7 +85,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _infer(self, kind: str, body: bytes) -> None:
         supervisor = self.server.supervisor
         try:
-            feeds = from_npz(body) if kind == NPZ else from_json(body, supervisor.interface().get("inputs", ()))
+            interface = supervisor.interface()
+            if not interface:
+                feeds = {}  # nothing runs, whatever was sent: the supervisor says why
+            else:
+                feeds = from_npz(body) if kind == NPZ else from_json(body, interface.get("inputs", ()))
             answer = supervisor.infer(feeds)
         except InputError as e:
             self._refuse(HTTPStatus.BAD_REQUEST, e)
