@@ -37,7 +37,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
     keys = [load_public(Path(k)) for k in args.key]
     path = Path(args.file)
     out = Path(args.out) if args.out else path.with_suffix(standard.suffix)
-    if out.resolve() == path.resolve():
+    if out == path or (out.exists() and path.exists() and out.samefile(path)):
         raise InputError("usage.arguments", "--out", f"is {out}, the evidence itself", "give another file")
     evidence = read_verified(path, keys)
     data = export(evidence, args.name, keys)
