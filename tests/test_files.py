@@ -149,3 +149,18 @@ def test_a_mistake_in_yaml_is_told_with_its_place_and_what_is_missing(text, said
         yaml.safe_load(text)
     assert yaml_problem(caught.value).startswith(said)
     assert "\n" not in yaml_problem(caught.value)
+
+
+def test_only_a_plain_file_is_read_whole(tmp_path):
+    file, link, pipe = tmp_path / "f", tmp_path / "l", tmp_path / "p"
+    file.write_bytes(b"x")
+    link.symlink_to(file)
+    os.mkfifo(pipe)
+    assert files.plain(file) == file
+    assert files.plain(link) == link
+    for endless in (pipe, Path("/dev/zero"), tmp_path):
+        with pytest.raises(InputError, match="is no plain file"):
+            files.plain(endless)
+    with pytest.raises(InputError) as caught:
+        files.plain(tmp_path / "none")
+    assert caught.value.code == "files.missing"

@@ -11,6 +11,7 @@ import errno
 import json
 import math
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -48,6 +49,21 @@ def os_error(path: Path, error: OSError) -> InputError:
     return InputError(
         "files.os", str(path), f"the system refused: {error.strerror or error}", "check the path and disk"
     )
+
+
+def plain(path: Path) -> Path:
+    """``path`` itself, where a plain file (or a link to one) is there: a device or a pipe may never end.
+
+    Raises:
+        InputError: files.missing, files.wrong_kind, files.os.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as e:
+        raise os_error(path, e) from e
+    if not stat.S_ISREG(mode):
+        raise InputError("files.wrong_kind", str(path), "is no plain file", "choose another path")
+    return path
 
 
 @contextlib.contextmanager

@@ -268,3 +268,15 @@ def test_the_command_refuses_with_4_and_asks_for_what_it_needs_with_2(desk, caps
 def test_a_bundle_is_a_canonical_archive_that_its_reader_takes(lab):
     with open_archive(packed(lab).path, allowed=lambda _: 2**20, max_total=2**24) as archive:
         assert archive.names[:3] == ("evidence.zip", "manifest.json", "model/int8.onnx")
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_the_bundle_never_takes_the_place_of_what_goes_into_it(desk, at):
+    before = Path(COMMAND[at]).read_bytes()
+    assert main([*COMMAND, "--name", "plate-reader", "--bundle-version", "1", "--out", COMMAND[at]]) == 2
+    assert Path(COMMAND[at]).read_bytes() == before
+
+
+@pytest.mark.parametrize("flag", ["--sla", "--manifest", "--card"])
+def test_what_never_ends_is_not_read(desk, flag):
+    assert main([*COMMAND, "--name", "plate-reader", "--bundle-version", "1", flag, "/dev/zero"]) == 2

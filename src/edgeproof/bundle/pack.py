@@ -19,7 +19,7 @@ from ..digest import digest_bytes, digest_file, digest_json
 from ..errors import InputError, TrustError
 from ..evidence import members
 from ..evidence.verify import Verification, verify
-from ..files import os_error
+from ..files import os_error, plain
 from ..manifest import File, Manifest, Rollback, Runtime, Sla
 from ..policy import Policy, policy_from
 from ..strictjson import canonical, loads
@@ -251,13 +251,13 @@ def _written(made: Path, out: Path, content: Mapping[str, bytes | Path]) -> str:
 
 def _copied(source: Path, to: Path) -> None:
     try:
-        shutil.copyfile(source, to)
+        shutil.copyfile(plain(source), to)
     except OSError as e:
         raise os_error(source, e) from e
 
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return plain(path).read_bytes()
     except OSError as e:
         raise os_error(path, e) from e

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..digest import PREFIX
 from ..errors import InputError
-from ..files import os_error, replacing, write_bytes
+from ..files import os_error, plain, replacing, write_bytes
 from .delegation import check_count, delegator_of, with_keys, with_line
 from .keys import distinct
 from .roles import TOP, Expiry, Roles, Written, read, signed_anew
@@ -310,7 +310,7 @@ def _copied(file: Path, folder: Path) -> Iterator[tuple[Path, str, int]]:
 
     h, size, part = hashlib.sha256(), 0, folder / f".{os.getpid()}.new"
     try:
-        with replacing(part) as temporary, file.open("rb") as source, temporary.open("wb") as out:
+        with replacing(part) as temporary, plain(file).open("rb") as source, temporary.open("wb") as out:
             while chunk := source.read(2**20):
                 h.update(chunk)
                 size += out.write(chunk)

@@ -63,6 +63,9 @@ def run(args: argparse.Namespace, show: Show) -> int:
 
     order = _order(args)
     out = Path(args.out or f"{order.name}-{order.bundle_version}.bundle")
+    for given in (args.evidence, args.model, args.card, args.sla, args.manifest, *args.key, *args.evidence_key):
+        if given and out.exists() and Path(given).exists() and out.samefile(given):
+            raise InputError("usage.arguments", "--out", f"is {out}, which goes into the bundle", "give another file")
     packed = pack(
         Path(args.evidence),
         Path(args.model),
@@ -124,12 +127,12 @@ def _sla(path: str | None) -> Sla | None:
 
 
 def _json(path: str) -> object:
-    from ..files import os_error
+    from ..files import os_error, plain
     from ..manifest import LIMIT_BYTES
     from ..strictjson import loads
 
     try:
-        data = Path(path).read_bytes()
+        data = plain(Path(path)).read_bytes()
     except OSError as e:
         raise os_error(Path(path), e) from e
     return loads(data, path, limit_bytes=LIMIT_BYTES)

@@ -135,10 +135,10 @@ def _sign(file: Path, keys: list[CryptoSigner], show: Show) -> int:
 
 
 def _staged(file: Path) -> bytes:
-    from ..files import os_error
+    from ..files import os_error, plain
 
     try:
-        return file.read_bytes()
+        return plain(file).read_bytes()
     except OSError as e:
         raise os_error(file, e) from e
 

@@ -85,10 +85,10 @@ def _tick(supervisor: Supervisor, stop: threading.Event) -> None:
 def _self_test(supervisor: Supervisor, feeds: Path, count: int, show: Show) -> int:
     from ..device.arrays import from_npz
     from ..errors import UnsupportedError
-    from ..files import os_error
+    from ..files import os_error, plain
 
     try:
-        inputs = from_npz(feeds.read_bytes())
+        inputs = from_npz(plain(feeds).read_bytes())
     except OSError as e:
         raise os_error(feeds, e) from e
     before, failed = supervisor.health(), 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..bundle import trust
 from ..bundle.keys import load_public, new_key
 from ..errors import InputError, TrustError
-from ..files import os_error
+from ..files import os_error, plain
 from .home import Home, Profile
 from .sources import FileSource
 from .state import Slot, State
@@ -85,7 +85,7 @@ def provision(home: Home, factory: Factory, now: int) -> Profile:
 
 def _trust(home: Home, root: Path, floor: int, now: int) -> None:
     try:
-        data = root.read_bytes()
+        data = plain(root).read_bytes()
     except OSError as e:
         raise os_error(root, e) from e
     if not (home.tuf / "root.json").exists():

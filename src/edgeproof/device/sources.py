@@ -12,7 +12,7 @@ from ..bundle.keys import load_public
 from ..bundle.opening import open_bundle
 from ..digest import digest_file
 from ..errors import TrustError
-from ..files import os_error
+from ..files import os_error, plain
 from .home import Home
 from .install import Believed
 
@@ -95,7 +95,7 @@ def trusted_keys(home: Home) -> Sequence[SSlibKey]:
 
 def _chunks(path: Path) -> Iterator[bytes]:
     try:
-        with path.open("rb") as f:
+        with plain(path).open("rb") as f:
             while chunk := f.read(_CHUNK):
                 yield chunk
     except OSError as e:

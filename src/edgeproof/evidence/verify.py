@@ -18,6 +18,7 @@ from ..archive import open_archive
 from ..compare import findings
 from ..digest import digest_bytes, digest_file
 from ..errors import EdgeproofError, InputError, State
+from ..files import plain
 from ..policy import Verdict
 from ..strictjson import keys as closed_keys
 from ..structure import Structure, read_structure
@@ -291,7 +292,7 @@ def _notes(
 
 def _model_differences(content: Content, path: Path, notes: list[str]) -> list[Difference]:
     """A model's bytes against the analysis that was sealed."""
-    digest = digest_file(path)
+    digest = digest_file(plain(path))
     sides = {side: a for side, a in content.analyses.items() if a.files[0].digest == digest}
     if not sides:
         expected = content.analyses["candidate"].files[0].digest
