@@ -122,3 +122,9 @@ for name in {NAMES!r}:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert {p.name for p in tmp_path.iterdir()} == set(NAMES)
+
+
+def test_a_loop_of_links_is_bad_input_and_not_a_bug_of_ours(tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    assert main(["export", str(loop), "--as", "sarif"]) == 2
