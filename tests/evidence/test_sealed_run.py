@@ -234,7 +234,15 @@ def test_a_bundle_brings_the_evidence_and_the_model_that_are_verified(made, tmp_
     model, now = made / "run/candidates/int8/model.onnx", datetime(2026, 12, 2, tzinfo=UTC)
     order = Order(name="reader", product_line="reader", bundle_version=1, security_version=0)
     bundle = tmp_path / "reader.bundle"
-    pack(tmp_path / "e.zip", model, order, trusted=[public], signers=[load_signer(tmp_path / "line.key")], out=bundle, now=now)
+    pack(
+        tmp_path / "e.zip",
+        model,
+        order,
+        trusted=[public],
+        signers=[load_signer(tmp_path / "line.key")],
+        out=bundle,
+        now=now,
+    )
     keys = ["--key", str(tmp_path / "k.pub"), "--key", str(tmp_path / "line.pub")]
     assert main(["verify", str(bundle), *keys, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["candidate"] == digest_file(model)

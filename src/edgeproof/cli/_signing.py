@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _FILE, _TEXT = "EDGEPROOF_PASSPHRASE_FILE", "EDGEPROOF_PASSPHRASE"
 
+_LONGEST_LINE = 2048
+
 
 def key_flags(parser: argparse.ArgumentParser, what: str, *, required: bool = True) -> None:
     """``--key``, which may be given several times, and where passphrases come from."""
@@ -66,12 +68,13 @@ def _given(args: argparse.Namespace) -> bytes | None:
         from ..files import os_error
 
         try:
-            lines = Path(path).read_bytes().splitlines()
+            with Path(path).open("rb") as f:  # which may be a pipe
+                first = f.readline(_LONGEST_LINE)
         except OSError as e:
             raise os_error(Path(path), e) from e
-        if not lines or not lines[0]:
+        if not first.strip(b"\r\n") or len(first) == _LONGEST_LINE:
             raise InputError("keys.passphrase", path, "has no passphrase in its first line", "write it there")
-        return lines[0]
+        return first.rstrip(b"\r\n")
     text = os.environ.get(_TEXT)
     return text.encode() if text else None
 
