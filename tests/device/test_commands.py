@@ -106,6 +106,13 @@ def test_a_folder_that_is_no_devices_is_bad_input(tmp_path, command):
     assert main([*command, "--root", str(tmp_path / "nothing")]) == 2
 
 
+def test_serving_ends_at_once_where_nothing_may_run(maker, tmp_path, capsys):
+    root = ["--root", str(tmp_path / "bare")]
+    assert main(["provision", *root, "--device", DEVICE, "--line", LINE, "--key", str(maker.public)]) == 0
+    assert main(["serve", *root]) == 4
+    assert "edgeproof install" in capsys.readouterr().err
+
+
 def test_a_device_is_provisioned_once_and_believes_somebody(device, maker, tmp_path):
     again = ["provision", "--root", str(device), "--device", DEVICE, "--line", LINE]
     assert main([*again, "--key", str(maker.public)]) == 2

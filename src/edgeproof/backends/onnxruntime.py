@@ -93,7 +93,8 @@ class OnnxRuntime:
 
     def missing(self) -> str | None:
         """The line that installs it."""
-        return None if importlib.util.find_spec("onnxruntime") else "pip install onnxruntime"
+        here = importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnx_ir")
+        return None if here else "pip install 'edgeproof[optimize]'"
 
     def targets(self) -> tuple[Target, ...]:
         """Devices on which a one-node model really runs here, fastest first."""

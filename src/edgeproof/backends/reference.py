@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,8 +28,9 @@ class Reference:
     settings: ClassVar[type] = ReferenceSettings
 
     def missing(self) -> str | None:
-        """It comes with onnx, which edgeproof needs anyway."""
-        return None
+        """The line that installs it."""
+        here = importlib.util.find_spec("onnx") and importlib.util.find_spec("onnx_ir")
+        return None if here else "pip install 'edgeproof[optimize]'"
 
     def targets(self) -> tuple[Target, ...]:
         """One: Python on the CPU."""

@@ -80,7 +80,10 @@ def headline(result: Mapping[str, Any], best: Mapping[str, Any] | None) -> str:
     smaller = 1 - best["size_bytes"] / result["candidates"][0]["size_bytes"]
     change = f"{abs(smaller):.0%} {'smaller' if smaller >= 0 else 'larger'}"
     value, low, high = best["speedup"]
-    return f"{state}: {best['name']} is {value:.2f}× as fast as the original [{low:.2f}, {high:.2f}] and {change}"
+    # An accept without a rule on time stands all the same, but then nobody should quote the time.
+    unfit = " (not to be quoted: the machine was not fit to measure times on)" if result["control"]["problems"] else ""
+    times = f"{value:.2f}× as fast as the original [{low:.2f}, {high:.2f}]"
+    return f"{state}: {best['name']} is {times} and {change}{unfit}"
 
 
 def _row(candidate: Mapping[str, Any], metric: str, intervals: bool) -> list[str]:

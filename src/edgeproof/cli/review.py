@@ -103,7 +103,9 @@ def _show_prepared(done: Prepared, show: Show) -> None:
     show.table(["side", "receipt", "from", "processes", "scores (samples)"], rows, right="lllr")
     _show_aside(done.unused, done.notes, show)
     show.text(f"frozen  {done.frozen}")
-    show.text(f"decide with  edgeproof review run {done.folder} --frozen {done.frozen}")
+    if not done.receipts:
+        show.text("note  there is no receipt: every rule will hold; give --receipt, into a new folder")
+    show.text(f"decide with  edgeproof review run {done.folder} --frozen {done.frozen} --key KEY --out FILE")
     show.result(
         {
             "folder": str(done.folder),

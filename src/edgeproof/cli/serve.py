@@ -47,11 +47,14 @@ def run(args: argparse.Namespace, show: Show) -> int:
         stop = threading.Event()
         try:
             found = supervisor.start()
+            if found.current is None:
+                hint = "install a bundle with 'edgeproof install'; 'edgeproof status' shows the slots"
+                raise TrustError("serve.stopped", str(home.root), f"nothing runs: {found.why}", hint)
             ticks = threading.Thread(target=_tick, args=(supervisor, stop), daemon=True)
             ticks.start()
             if args.feeds:
                 return _self_test(supervisor, Path(args.feeds), args.count, show)
-            show.text(f"{described(found.slot)} from {found.current or 'nowhere'}; {found.why}".removesuffix("; "))
+            show.text(f"{described(found.slot)} from {found.current}; {found.why}".removesuffix("; "))
             _serve(supervisor, args.port, show)
             return 0
         finally:
@@ -92,8 +95,6 @@ def _self_test(supervisor: Supervisor, feeds: Path, count: int, show: Show) -> i
     except OSError as e:
         raise os_error(feeds, e) from e
     before, failed = supervisor.health(), 0
-    if before["current"] is None:
-        raise TrustError("serve.stopped", "model", f"nothing runs: {before['why']}", "install a bundle")
     for _ in range(count):
         try:
             supervisor.infer(inputs)

@@ -47,7 +47,7 @@ class Int8Auto:
             is slower and more accurate; then levelling is tried instead of equalisation.
         methods: Range methods to try, comma separated, the one to start with first; see ``int8``.
         keep: What stays in float: node names, operators or output names, comma separated; ``*`` and ``?`` match.
-        samples: Use the first so many samples; 0 means all.
+        samples: Use the first so many samples; 0 means all. Every trial reads them again.
         held: Samples kept back to judge on, at most a quarter of all.
     """
 
@@ -55,7 +55,7 @@ class Int8Auto:
     followers: bool = True
     methods: str = "percentile,mse,auto,minmax"
     keep: str = ""
-    samples: int = 0
+    samples: int = 128
     held: int = 8
 
     def __call__(self, model: Model, context: Context) -> Change:
