@@ -250,6 +250,9 @@ def test_a_metric_that_prepares_its_scores_is_asked_to() -> None:
         def resampled(self, scores: Sequence[Any]) -> Callable[[Any], float]:
             return lambda chosen: 42.0
 
+        def cost(self, scores: Sequence[Any]) -> int:
+            return len(scores)
+
     assert value_on(Prepared(), [[1, 2]])(np.array([0])) == 42.0
 
 
