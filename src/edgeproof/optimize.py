@@ -58,6 +58,10 @@ from .workspace import Workspace, confirmations
 FASTER = 1.02
 """A candidate must beat the original by this factor in the search to be worth a confirmation."""
 
+SAFE = 0.25
+"""The last of several looks goes to a candidate that lost at most this share of the limit in the search: one that is
+near the limit there needs thousands of examples to be told from it, and a run should end with something to ship."""
+
 SEARCH_SHARE = 0.55
 
 
@@ -279,16 +283,19 @@ def _last_refusal(setup: Setup, recipe: Recipe) -> str:
 
 
 def _finalists(policy: Policy, rows: list[Row]) -> list[Row]:
-    """Whom to confirm: the fastest good one, then ever safer ones, as many as there are looks."""
+    """Whom to confirm: the fastest good one, then ever safer ones, as many as there are looks; the last is safe."""
     rule = _drop_rule(policy)
     limit = float(rule.limit) if rule else math.inf
     good = [r for r in rows if r.candidate and r.search and not r.why]
     good = [r for r in good if r.search["drop"] <= limit and r.search["speedup"] >= FASTER]
     good.sort(key=lambda r: -r.search["speedup"])
+    safest = min((r.search["drop"] for r in good), default=0.0)
     chosen: list[Row] = []
     for row in good:
+        last = 0 < len(chosen) == policy.looks - 1
+        enough = max(limit * SAFE, safest) if last else math.inf
         safer = not chosen or row.search["drop"] < chosen[-1].search["drop"]
-        if safer and len(chosen) < policy.looks:
+        if safer and row.search["drop"] <= enough and len(chosen) < policy.looks:
             chosen.append(row)
     return chosen
 
