@@ -33,7 +33,8 @@ from edgeproof.evaluate import complete, evaluate, metric_of, open_dataset
 from edgeproof.measurement import LayerTime
 from edgeproof.model import Model, load_model
 from edgeproof.protocols import Context, Session
-from edgeproof.target import Target, find_target
+from edgeproof.runtimes import find_target
+from edgeproof.target import Target
 
 METHOD = {"reuters_r8": "auto"}
 """Range rule where ``mse`` is not the better one; see docs/quantisation.md."""

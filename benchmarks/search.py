@@ -25,11 +25,11 @@ from edgeproof.policy import default_policy
 from edgeproof.probe import Prober
 from edgeproof.protocols import Strategy
 from edgeproof.recipe import Recipe, Step
+from edgeproof.runtimes import compile_for, find_target
 from edgeproof.search.ladder import FLOAT_STEPS
 from edgeproof.search.mixed import Mixed
 from edgeproof.search.promote import Promote
-from edgeproof.target import find_target
-from edgeproof.trial import Candidate, Setup, build, compile_for, original_candidate, quality
+from edgeproof.trial import Candidate, Setup, build, original_candidate, quality
 from edgeproof.workspace import Workspace
 
 

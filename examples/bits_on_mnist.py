@@ -30,7 +30,8 @@ from edgeproof.protocols import Context
 from edgeproof.quant.numerics import sqnr_db
 from edgeproof.report.axes import Axis, grid, line, mark, path, text
 from edgeproof.report.markup import Html, h, join
-from edgeproof.target import Target, find_target
+from edgeproof.runtimes import find_target
+from edgeproof.target import Target
 from edgeproof.trial import compile_for
 
 BITS = (16, 14, 12, 10, 9, 8, 7, 6, 5, 4, 3, 2)

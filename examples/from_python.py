@@ -16,7 +16,7 @@ from edgeproof.dataset import load_spec
 from edgeproof.graph.inspection import inspect_model
 from edgeproof.optimize import optimize
 from edgeproof.policy import Policy, Rule
-from edgeproof.target import find_target
+from edgeproof.runtimes import find_target
 
 
 def write_network(path: Path) -> None:

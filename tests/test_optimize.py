@@ -21,7 +21,7 @@ from edgeproof.optimize import _finalists, optimize
 from edgeproof.outcome import Row
 from edgeproof.policy import Policy, Rule
 from edgeproof.recipe import Recipe, Step
-from edgeproof.target import find_target
+from edgeproof.runtimes import find_target
 from edgeproof.trial import Candidate
 from small_nets import CPU
 from small_runs import INT8, SIMPLE, Fixed, run_job, size_policy, write_job

@@ -15,7 +15,7 @@ def quantise(job: Job) -> dict[str, Any]:
     from edgeproof import registry
     from edgeproof.model import load_model, save_model
     from edgeproof.protocols import Context
-    from edgeproof.target import find_target
+    from edgeproof.runtimes import find_target
 
     target = find_target("onnxruntime:cpu", {"threads": 1})
     backend = registry.load("backends", "onnxruntime")()
@@ -38,8 +38,8 @@ def _search(job: Job) -> dict[str, Any]:
     from edgeproof.optimize import FASTER, _fixed_shapes
     from edgeproof.optimize import _search as _search_rows
     from edgeproof.policy import default_policy
+    from edgeproof.runtimes import find_target
     from edgeproof.search.ladder import Ladder
-    from edgeproof.target import find_target
     from edgeproof.trial import Setup, original_candidate, quality
     from edgeproof.workspace import Workspace
 

@@ -23,7 +23,7 @@ from edgeproof.evaluate import open_dataset
 from edgeproof.graph.opset import raised
 from edgeproof.model import Model, load_model, save_model
 from edgeproof.protocols import Context, Progress, Session
-from edgeproof.target import find_target
+from edgeproof.runtimes import find_target
 
 CALIBRATION_SEED = 41
 TEST_SEED = 2026

@@ -13,7 +13,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from . import registry
+from . import registry, toolchain
 from .bounds import interval
 from .dataset import Feeds
 from .digest import digest_json
@@ -41,6 +40,7 @@ from .job import Plan as Plan
 from .measurement import LegRun, Measurement
 from .model import Model, TensorSpec
 from .protocols import Metric, Progress
+from .runtimes import python_for
 
 FEEDS = 8
 """Random inputs that a bench cycles through when it is given no data."""
@@ -248,8 +248,7 @@ def _round(legs: Sequence[Leg], feeds: Path, index: int, inferences: int, plan: 
 
 def _ask(job: Mapping[str, Any], legs: Sequence[Leg], timeout_s: float) -> dict[str, Any]:
     """Run one worker; whatever happens, it is gone afterwards."""
-    # -P keeps files of the current folder from being imported in place of packages.
-    command = [sys.executable, "-P", "-m", "edgeproof.worker"]
+    command = toolchain.command(python_for(leg.target.backend for leg in legs), "edgeproof.worker")
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, encoding="utf-8")
     try:

@@ -51,6 +51,11 @@ def os_error(path: Path, error: OSError) -> InputError:
     )
 
 
+def ended(path: Path, ending: str) -> Path:
+    """``path`` with an ending such as ``.tflite``, which is added to a name that lacks it."""
+    return path if path.name.endswith(ending) else path.with_name(path.name + ending)
+
+
 def plain(path: Path) -> Path:
     """``path`` itself, where a plain file (or a link to one) is there: a device or a pipe may never end.
 

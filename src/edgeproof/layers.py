@@ -24,8 +24,9 @@ from .quant import explain
 from .quant.calibration import observed
 from .quant.latency import layer_times, owners
 from .recipe import Recipe
+from .runtimes import backend, compile_for
 from .target import Target
-from .trial import Candidate, Setup, apply_recipe, backend_of, calibration_feeds, compile_for
+from .trial import Candidate, Setup, apply_recipe, calibration_feeds
 
 REPEATS = 20
 ERROR_EXAMPLES = 4
@@ -110,7 +111,7 @@ def _unquantised(setup: Setup, recipe: Recipe, change: Any, clean: Candidate | N
 
 def _executed(setup: Setup, target: Target, model: Model) -> tuple[LayerTime, ...]:
     """What the runtime executed for a model, with times; empty where it gives no profile."""
-    if "profile" not in getattr(backend_of(target).settings, "__dataclass_fields__", {}):
+    if "profile" not in getattr(backend(target.backend).settings, "__dataclass_fields__", {}):
         return ()
     session = compile_for(target.with_settings({"profile": True}), model)
     try:
@@ -123,7 +124,7 @@ def _executed(setup: Setup, target: Target, model: Model) -> tuple[LayerTime, ..
 
 
 def _profile(setup: Setup, candidate: Candidate, model: Model) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    settings = backend_of(candidate.target).settings
+    settings = backend(candidate.target.backend).settings
     fields = getattr(settings, "__dataclass_fields__", {})
     target = candidate.target.with_settings({"profile": True}) if "profile" in fields else candidate.target
     session = compile_for(target, model)

@@ -18,7 +18,8 @@ from .protocols import Progress, Session
 from .quant import latency, sensitivity
 from .quant.switched import Switched, keep_patterns, switched
 from .recipe import Recipe, Step
-from .trial import Setup, backend_of, build, compile_for, made
+from .runtimes import backend, compile_for
+from .trial import Setup, build, made
 
 HELD_OUT = 8
 """Search samples on which outputs are compared; they calibrated nothing."""
@@ -155,7 +156,7 @@ class Prober:
         return _Times(float_ms, int8_ms, sum(mixed_ms.values()) - expected, every_other, True)
 
     def _profiles(self, models: tuple[Model, ...]) -> list[tuple[LayerTime, ...]]:
-        fields = getattr(backend_of(self.setup.target).settings, "__dataclass_fields__", {})
+        fields = getattr(backend(self.setup.target.backend).settings, "__dataclass_fields__", {})
         if "profile" not in fields:
             return [() for _ in models]
         target = self.setup.target.with_settings({"profile": True})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -59,6 +60,66 @@ class Backend(Protocol):
         Raises:
             UnsupportedError: backend.refused, naming the node or operator and the remedy.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a backend wrote for a device to load.
+
+    Attributes:
+        path: The file, or the folder, to ship.
+        files: Everything that was written.
+        format: ``onnx``, ``openvino-ir``, ``tensorrt-engine``, ``tflite``, ``pte``, ``ncnn``, …
+        command: The line of the runtime's own tool that does the same; empty when there is none.
+        placement: Which node goes where, where the build tells.
+        fallbacks: (node, why) for what will not run where it was asked to.
+        notes: What people should know of it.
+        facts: More, as JSON: versions, seconds of each stage, what a cache gave.
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    format: str
+    command: str = ""
+    placement: Placement | None = None
+    fallbacks: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Builder(Protocol):
+    """A backend that writes files for devices."""
+
+    def build(self, model: Model, target: Target, out: Path, progress: Progress) -> Built:
+        """Write what the runtime loads on the device.
+
+        Args:
+            model: Float, or with Q/DQ.
+            target: One of `Backend.targets` or `Planning.planned`.
+            out: Where; the runtime's ending (``.tflite``) is added to a name that lacks it. Written to a temporary
+                name first.
+            progress: Told about long work.
+
+        Raises:
+            UnsupportedError: backend.refused, backend.unknown_operator, naming the node or operator and the remedy.
+        """
+
+
+@runtime_checkable
+class Planning(Protocol):
+    """A backend that builds for devices which this machine lacks."""
+
+    def planned(self) -> tuple[Target, ...]:
+        """Targets that files can be built for here."""
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A session that times itself, since it lives in another process."""
+
+    def timed(self, feeds: Sequence[Feeds], first: int, count: int) -> list[int]:
+        """Nanoseconds of each of ``count`` inferences, cycling through ``feeds`` from index ``first``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
-
-from . import registry
-from .errors import InputError, UnsupportedError, did_you_mean
+from typing import Literal
 
 Setting = bool | int | float | str | None
 """A value that the command line, a recipe file and JSON can all carry."""
@@ -102,32 +99,3 @@ class Target:
     def with_settings(self, settings: Mapping[str, Setting]) -> Target:
         """The same place with more settings on top."""
         return replace(self, settings={**self.settings, **settings})
-
-
-def find_target(name: str, settings: Mapping[str, Any]) -> Target:
-    """The target called ``name`` on this machine, with settings on top.
-
-    Raises:
-        InputError: target.unknown.
-        UnsupportedError: target.not_installed, with the line that installs it.
-    """
-    backend_name = name.partition(":")[0]
-    if backend_name not in registry.names("backends"):
-        raise InputError(
-            "target.unknown", name, "no such runtime", did_you_mean(backend_name, registry.names("backends"))
-        )
-    backend = registry.load("backends", backend_name)()
-    line = backend.missing()
-    if line is not None:
-        raise UnsupportedError("target.not_installed", name, "the runtime is not installed", f"run '{line}'")
-    targets: dict[str, Target] = {t.name: t for t in backend.targets()}
-    if name == backend_name:
-        return next(iter(targets.values())).with_settings(settings)
-    if name not in targets:
-        raise UnsupportedError(
-            "target.not_installed",
-            name,
-            f"does not run here; what runs: {', '.join(targets)}",
-            "run 'edgeproof targets' for the line that installs it",
-        )
-    return targets[name].with_settings(settings)

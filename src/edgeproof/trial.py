@@ -24,9 +24,10 @@ from .job import CONTROL, Leg, Plan, feeds_digest
 from .measurement import LegRun, Measurement
 from .model import Model, file_digests, graphs, load_model, save_model, size_bytes, weight_bytes
 from .policy import Policy
-from .protocols import Backend, Context, Dataset, Progress, Session
+from .protocols import Context, Dataset, Progress
 from .quant import cache
 from .recipe import Recipe
+from .runtimes import compile_for
 from .target import Target
 from .workspace import Workspace
 
@@ -102,17 +103,6 @@ class Candidate:
     def leg(self) -> Leg:
         """As a leg of a bench."""
         return Leg(self.name, self.path, self.target)
-
-
-def backend_of(target: Target) -> Backend:
-    """The backend of a target."""
-    backend: Backend = registry.load("backends", target.backend)()
-    return backend
-
-
-def compile_for(target: Target, model: Model) -> Session:
-    """A session of a model on a target."""
-    return backend_of(target).compile(model, target)
 
 
 def original_candidate(setup: Setup) -> Candidate:

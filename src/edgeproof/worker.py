@@ -22,13 +22,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from . import registry
+from . import registry, runtimes
 from .dataset import Feeds
 from .environment import condition, others_share
 from .errors import EdgeproofError
 from .job import MARK, QUANTITIES, Leg, Plan, load_feeds
 from .model import load_model
-from .protocols import Backend, Sensor, Session
+from .protocols import Backend, Sensor, Session, Timed
 
 ORPHANED = 3
 """Exit code of a worker whose parent is gone."""
@@ -93,7 +93,7 @@ def alone(job: Mapping[str, Any]) -> dict[str, Any]:
     leg, plan = Leg.from_json(job["leg"]), Plan(**job["plan"])
     feeds = load_feeds(Path(job["feeds"]))
     _tell(leg)
-    backend: Backend = registry.load("backends", leg.target.backend)()
+    backend = runtimes.backend(leg.target.backend)
     with suppress(EdgeproofError):  # a runtime that refuses the one-node model is loaded by now all the same
         _one_node(backend, leg)
     gc.collect()
@@ -155,6 +155,8 @@ def _timed(
 
 def _block(session: Session, feeds: Sequence[Feeds], first: int, count: int) -> list[int]:
     """Nanoseconds of each of ``count`` inferences, from the call to its return."""
+    if isinstance(session, Timed):
+        return session.timed(feeds, first, count)
     times: list[int] = []
     for i in range(first, first + count):
         sample = feeds[i % len(feeds)]
@@ -223,11 +225,13 @@ def _read_while(
 
 def _load(leg: Leg) -> Session:
     _tell(leg)
-    backend: Backend = registry.load("backends", leg.target.backend)()
-    return backend.compile(load_model(leg.path), leg.target)
+    return runtimes.compile_for(leg.target, load_model(leg.path))
 
 
 def _repeat(session: Session, feeds: Sequence[Feeds], count: int) -> None:
+    if isinstance(session, Timed):
+        session.timed(feeds, 0, count)
+        return
     for i in range(count):
         session.run(feeds[i % len(feeds)])
 

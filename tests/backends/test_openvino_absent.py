@@ -10,7 +10,7 @@ import pytest
 from edgeproof.backends.openvino import IMPL, OpenVinoSettings, properties
 from edgeproof.cli import main
 from edgeproof.errors import UnsupportedError
-from edgeproof.target import find_target
+from edgeproof.runtimes import find_target
 
 find_spec = importlib.util.find_spec
 

@@ -14,8 +14,8 @@ import pytest
 
 from device_kit import DEVICE, LINE, Maker, model, put, repository
 from edgeproof.cli import main
-from edgeproof.device.frames import Frame, receive, send
 from edgeproof.device.home import Home
+from edgeproof.frames import Frame, receive, send
 
 
 @pytest.fixture

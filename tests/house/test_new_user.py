@@ -8,9 +8,9 @@ from pathlib import Path
 
 from edgeproof.cli import INTERRUPTED
 from edgeproof.errors import VERDICT_EXIT, InputError, InternalError, TrustError, UnsupportedError
+from edgeproof.runtimes import find_target
 from edgeproof.search.ladder import RANGE_METHODS, Ladder
 from edgeproof.search.mixed import Mixed
-from edgeproof.target import find_target
 
 ROOT = Path(__file__).parents[2]
 

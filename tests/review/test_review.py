@@ -16,7 +16,7 @@ from edgeproof.evidence.verify import verify
 from edgeproof.job import Plan
 from edgeproof.review import prepare, run
 from edgeproof.review.gather import Given
-from edgeproof.target import find_target
+from edgeproof.runtimes import find_target
 from review.reviews import (
     FASTER,
     QUALITY,

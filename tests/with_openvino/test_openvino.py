@@ -14,7 +14,8 @@ from edgeproof.model import Model, load_model, save_model
 from edgeproof.passes.int8 import Int8
 from edgeproof.quant.latency import layer_times, owners
 from edgeproof.quant.schemes import OPENVINO
-from edgeproof.target import Target, find_target
+from edgeproof.runtimes import find_target
+from edgeproof.target import Target
 from small_nets import context, net, node, ran, samples, small_cnn, weight
 
 TARGET = find_target("openvino:cpu", {"threads": 1})

@@ -10,7 +10,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import registry
 from ..errors import InputError, did_you_mean
 from ..files import read_json, write_text
 from .show import Show
@@ -30,10 +29,10 @@ NAMES = 8
 def show_quantised(args: argparse.Namespace, show: Show) -> int:
     """Show layers, or one tensor."""
     from ..model import load_model
-    from ..target import find_target
+    from ..runtimes import find_target
 
     model = load_model(args.model)
-    target = find_target(args.target, {})
+    target = find_target(args.target, {}, run=False)
     folder = _candidate(args.model)
     path = args.against or _float_model(folder)
     reference = load_model(path) if path is not None else None
@@ -65,8 +64,10 @@ def _float_model(folder: Path | None) -> Path | None:
 
 
 def _compile(target: Target) -> Callable[[Model], Session]:
-    backend = registry.load("backends", target.backend)()
-    return lambda model: backend.compile(model, target)
+    from ..runtimes import compile_for, where_it_runs
+
+    place = where_it_runs(target)
+    return lambda model: compile_for(place, model)
 
 
 def _feeds(args: argparse.Namespace, model: Model) -> Iterator[Feeds] | None:

@@ -139,12 +139,12 @@ def _given(args: argparse.Namespace, name: str, implementation: type[Any]) -> di
 
 def _context(args: argparse.Namespace, model: Model, progress: Progress) -> Context:
     from ..protocols import Context
-    from ..target import find_target
+    from ..runtimes import compile_for, find_target, where_it_runs
 
-    target = find_target(args.target, {})
-    backend = registry.load("backends", target.backend)()
+    target = find_target(args.target, {}, run=False)
+    place = where_it_runs(target)
     if args.data is None:
-        return Context(lambda m: backend.compile(m, target), target=target, seed=args.seed, progress=progress)
+        return Context(lambda m: compile_for(place, m), target=target, seed=args.seed, progress=progress)
     from ..dataset import load_spec
     from ..evaluate import open_dataset
 
@@ -153,7 +153,7 @@ def _context(args: argparse.Namespace, model: Model, progress: Progress) -> Cont
     def feeds() -> Iterator[Feeds]:
         return (dataset[i].feeds for i in range(len(dataset)))
 
-    return Context(lambda m: backend.compile(m, target), feeds, len(dataset), target, args.seed, progress)
+    return Context(lambda m: compile_for(place, m), feeds, len(dataset), target, args.seed, progress)
 
 
 def _show(name: str, model: Model, change: Change, size_before: int, args: argparse.Namespace, show: Show) -> None:

@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, show: Show) -> int:
     """Measure, show, keep."""
     from ..benchfile import NAME, run_bench
-    from ..target import find_target
+    from ..runtimes import find_target
     from .optimize import runtime_settings
 
     shapes = _shapes(args.shape, Path(args.models[0]))

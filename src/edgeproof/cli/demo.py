@@ -29,7 +29,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
     from ..demo import default_cache, demo_data, demo_model
     from ..optimize import optimize
     from ..policy import default_policy
-    from ..target import find_target
+    from ..runtimes import find_target
 
     out = Path(args.out)
     target = find_target(args.target, runtime_settings(args.target, args.set))

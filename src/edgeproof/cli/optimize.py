@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
     from ..evaluate import metric_units
     from ..optimize import optimize
     from ..policy import default_policy, load_policy
-    from ..target import find_target
+    from ..runtimes import find_target
 
     spec = load_spec(args.data)
     if args.evaluator:

@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import argparse
 
-from .. import registry
-from ..protocols import Backend
+from .. import registry, runtimes
+from ..protocols import Backend, Planning
 from .show import Show
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """It takes none of its own."""
+    """What it takes."""
+    parser.add_argument(
+        "--install", metavar="RUNTIME", help="install a runtime: beside edgeproof, or in a Python of its own"
+    )
 
 
 def run(args: argparse.Namespace, show: Show) -> int:
-    """Ask every backend."""
+    """Ask every backend, or install one."""
+    if args.install is not None:
+        return _install(args.install, show)
     rows: list[list[str]] = []
     result: list[dict[str, object]] = []
     for name in registry.names("backends"):
-        backend: Backend = registry.load("backends", name)()
+        backend = runtimes.backend(name)
         line = backend.missing()
         if line is not None:
             rows.append([f"{name}:*", "missing", line])
             result.append({"backend": name, "state": "missing", "install": line})
             continue
-        for target in backend.targets():
+        here = backend.targets()
+        for target in here:
             scheme = target.scheme
             wants = f"{scheme.activation} activations, {scheme.weight} weights" if scheme else "no INT8"
             rows.append([target.name, "ready", wants])
             result.append({"backend": name, "target": target.name, "state": "ready", "quantisation": wants})
+        for target in backend.planned() if isinstance(backend, Planning) else ():
+            if target.name not in {t.name for t in here}:
+                rows.append([target.name, "builds", f"edgeproof build MODEL --target {target.name}"])
+                result.append({"backend": name, "target": target.name, "state": "builds"})
     for provider, line in _absent_providers():
         rows.append([f"onnxruntime:{provider}", "missing", line])
         result.append(
@@ -36,6 +46,19 @@ def run(args: argparse.Namespace, show: Show) -> int:
         )
     show.table(["target", "state", "quantisation, or the line that installs it"], rows)
     show.result({"targets": result})
+    return 0
+
+
+def _install(name: str, show: Show) -> int:
+    from ..toolchain import TOOLCHAINS, install
+
+    with show.progress() as progress:
+        python = install(name, progress)
+    chain = TOOLCHAINS[name]
+    show.text(f"{name} is installed ({chain.size or 'size not known'}), for {python}")
+    if chain.note:
+        show.text(f"  {chain.note}")
+    show.result({"backend": name, "python": str(python), "size": chain.size, "note": chain.note})
     return 0
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import EdgeproofError, InputError, UnsupportedError
-from .frames import KINDS, EndedError, Frame, receive, send
+from ..frames import KINDS, EndedError, Frame, receive, send
 from .load import Loaded, load
 from .state import Slot
 

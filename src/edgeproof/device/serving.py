@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import EdgeproofError, InputError, InternalError, TrustError, UnsupportedError
-from .frames import EndedError, Frame, receive, send
+from ..frames import EndedError, Frame, receive, send
 from .state import Slot
 
 _KINDS: tuple[type[EdgeproofError], ...] = (InputError, UnsupportedError, TrustError)

@@ -1,4 +1,4 @@
-"""Messages between the supervisor and the process that runs the model: a JSON head, then raw arrays.
+"""Messages to and from a process that runs a model: a JSON head, then raw arrays.
 
 A frame is the head's length (4 bytes, big-endian), the head, and the arrays' bytes one after the other in C order and
 little-endian. The head lists name, dtype and shape of each; nothing in a frame can name code.
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import strictjson
-from ..errors import InputError
+from . import strictjson
+from .errors import InputError
 
 LIMIT_BYTES = 1 << 30
 """Most bytes of arrays in one frame."""

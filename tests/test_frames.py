@@ -7,8 +7,8 @@ import os
 import numpy as np
 import pytest
 
-from edgeproof.device.frames import EndedError, Frame, receive, send
 from edgeproof.errors import InputError
+from edgeproof.frames import EndedError, Frame, receive, send
 
 
 @pytest.fixture
