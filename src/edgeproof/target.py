@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from .hardware import Hardware
 
 Setting = bool | int | float | str | None
 """A value that the command line, a recipe file and JSON can all carry."""
@@ -87,6 +90,7 @@ class Target:
         scheme: The quantisation it wants; None when it has no integer path.
         memory_bytes: Memory the model may use; None when not limited.
         settings: Values for the backend's settings dataclass that differ from its defaults.
+        hardware: The device of the catalogue that it names, e.g. for ``orin-nx:dla0``; None for this machine.
     """
 
     name: str
@@ -95,6 +99,7 @@ class Target:
     scheme: QuantScheme | None = None
     memory_bytes: int | None = None
     settings: Mapping[str, Setting] = field(default_factory=dict)
+    hardware: Hardware | None = None
 
     def with_settings(self, settings: Mapping[str, Setting]) -> Target:
         """The same place with more settings on top."""
