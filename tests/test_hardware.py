@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from edgeproof import registry
+from edgeproof.cli import main
+from edgeproof.cli._hardware import page
 from edgeproof.errors import InputError, UnsupportedError
 from edgeproof.hardware import (
     GIB,
@@ -26,6 +29,7 @@ from edgeproof.hardware import (
 )
 from edgeproof.quant.schemes import SCHEMES, TENSORRT
 
+PAGE = Path(__file__).parents[1] / "docs/hardware.md"
 JETSONS = [n for n in names() if catalogue()[n].kind == "jetson"]
 PRECISIONS = {"fp32", "fp16", "bf16", "fp8", "fp4", "int8", "int4", "int8-dot", "2:4"}
 
@@ -247,3 +251,25 @@ def test_every_jetpack_is_on_a_device_and_has_a_source() -> None:
 def test_no_device_is_called_as_a_runtime_is() -> None:
     every = {n for row in catalogue().values() for n in (row.name, *row.aliases)}
     assert not every & set(registry.names("backends"))
+
+
+def test_the_page_of_devices_stands_as_the_data_stands() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page() + "\n", "run scripts/hardware-page"
+
+
+def test_the_command_lists_devices_and_shows_one_with_its_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", "--hardware"]) == 0
+    assert "orin-nano-8gb" in capsys.readouterr().out
+    assert main(["targets", "--hardware", "orin-nano"]) == 0
+    text = capsys.readouterr().out
+    assert "Jetson Orin Nano 8GB" in text
+    assert "source       NVIDIA" in text
+    assert main(["targets", "--hardware", "orin-nope"]) == 2
+    assert "no such device" in capsys.readouterr().err
+
+
+def test_the_command_tells_this_machine_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", "--hardware", "here", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["hardware"]
+    here = detect()
+    assert found is None if here is None else found["name"] == here.name

@@ -6,6 +6,7 @@ import argparse
 
 from .. import registry, runtimes
 from ..protocols import Backend, Planning
+from ._hardware import show_hardware
 from .show import Show
 
 
@@ -14,12 +15,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--install", metavar="RUNTIME", help="install a runtime: beside edgeproof, or in a Python of its own"
     )
+    parser.add_argument(
+        "--hardware",
+        nargs="?",
+        const="all",
+        metavar="DEVICE",
+        help="show the catalogue of devices, or one of them; 'here' is this machine",
+    )
 
 
 def run(args: argparse.Namespace, show: Show) -> int:
-    """Ask every backend, or install one."""
+    """Ask every backend, install one, or show the catalogue of devices."""
     if args.install is not None:
         return _install(args.install, show)
+    if args.hardware is not None:
+        return show_hardware(args.hardware, show)
     rows: list[list[str]] = []
     result: list[dict[str, object]] = []
     for name in registry.names("backends"):
