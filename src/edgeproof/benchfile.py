@@ -210,7 +210,7 @@ def _look(score: Any) -> str:
 
 def run_bench(
     paths: Sequence[Path],
-    target: Target,
+    target: Target | Sequence[Target],
     out: Path,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -224,7 +224,7 @@ def run_bench(
 
     Args:
         paths: Model files; the first is the baseline.
-        target: Where they run.
+        target: Where they run; with several, every model runs on each, and the baseline is the first on the first.
         out: Folder of the bench.
         shapes: Shapes of open inputs.
         rounds: Fresh processes in all, those that are there already included.
@@ -236,7 +236,8 @@ def run_bench(
     Raises:
         InputError: bench.other, when the folder holds the bench of another request; and as `bench`.
     """
-    legs, feeds, kept = _prepare(paths, target, shapes or {}, seed)
+    targets = (target,) if isinstance(target, Target) else tuple(target)
+    legs, feeds, kept = _prepare(paths, targets, shapes or {}, seed)
     start = BenchFile(kept, inferences, plan or Plan(seed=seed), feeds_digest(feeds), environment().to_json(), ())
     file = out / NAME
     done = _done(file, start)
@@ -362,7 +363,7 @@ def _from_runs(metric: str) -> bool:
 
 
 def _prepare(
-    paths: Sequence[Path], target: Target, shapes: Mapping[str, Sequence[int]], seed: int
+    paths: Sequence[Path], targets: Sequence[Target], shapes: Mapping[str, Sequence[int]], seed: int
 ) -> tuple[list[Leg], list[Feeds], tuple[KeptLeg, ...]]:
     models = [load_model(path) for path in paths]
     feeds = random_feeds(models[0], shapes, seed=seed)
@@ -374,12 +375,15 @@ def _prepare(
                 f"takes {_inputs(model)}; {paths[0].name} takes {_inputs(models[0])}",
                 "measure models with the same inputs against each other",
             )
-    legs, kept = [], []
+    legs: list[Leg] = []
+    kept: list[KeptLeg] = []
     names = _names(paths)
-    for name, path, model in zip(names, paths, models, strict=True):
-        for leg in (Leg(name, path, target), Leg(CONTROL, path, target))[: 2 if name == names[0] else 1]:
-            legs.append(leg)
-            kept.append(KeptLeg(leg.name, path.name, model.digest, size_bytes(path), leg.place))
+    for target in targets:
+        for name, path, model in zip(names, paths, models, strict=True):
+            called = name if len(targets) == 1 else f"{name} on {target.name}"
+            for leg in (Leg(called, path, target), Leg(CONTROL, path, target))[: 1 if legs else 2]:
+                legs.append(leg)
+                kept.append(KeptLeg(leg.name, path.name, model.digest, size_bytes(path), leg.place))
     return legs, feeds, tuple(kept)
 
 

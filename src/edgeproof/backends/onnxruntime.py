@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..errors import InputError, UnsupportedError
+from ..files import ended, replacing
 from ..measurement import LayerTime, Placement
 from ..model import PROTO_LIMIT_BYTES, Model, save_model, weight_bytes
-from ..protocols import Backend, Outputs
+from ..protocols import Backend, Built, Outputs, Progress
 from ..quant import schemes
 from ..target import QuantScheme, Setting, Target
 
@@ -75,6 +76,8 @@ class OnnxRuntimeSettings:
         memory_pattern: Plan all activations in one block when shapes are fixed.
         spinning: Idle threads spin for the next piece of work: lower latency, more power.
         profile: Record the time of every node (for reports; slows inference down).
+        artifact: What `OnnxRuntime.build` writes: ``ort``, ONNX Runtime's own format, which loads without the ONNX
+            parser, or ``onnx``, the optimised graph.
     """
 
     threads: int = 0
@@ -83,6 +86,7 @@ class OnnxRuntimeSettings:
     memory_pattern: bool = True
     spinning: bool = True
     profile: bool = False
+    artifact: Literal["ort", "onnx"] = "ort"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +115,44 @@ class OnnxRuntime:
         """Load a model into the runtime."""
         return OnnxRuntimeSession(model, target)
 
+    def build(self, model: Model, target: Target, out: Path, progress: Progress) -> Built:
+        """Write the graph as the runtime optimises it for this target.
+
+        Raises:
+            UnsupportedError: backend.refused, backend.unknown_operator.
+        """
+        import onnxruntime as ort
+
+        kind, level = _settings(target.settings).artifact, _settings(target.settings).graph_optimization
+        out = ended(out, f".{kind}")
+        progress("optimising", 0.0)
+        with replacing(out) as temporary:
+            saving = {"session.save_model_format": kind.upper(), "optimized_model_filepath": str(temporary)}
+            OnnxRuntimeSession(model, target, saving).close()
+            written = temporary.is_file() and temporary.stat().st_size > 0
+            if not written:
+                problem = f"onnxruntime {ort.__version__} wrote nothing"
+                raise UnsupportedError("backend.refused", model.name, problem, "build with --set artifact=onnx")
+        tied = level == "all" or (level == "extended" and kind == "onnx")
+        return Built(
+            path=out,
+            files=(out,),
+            format=kind,
+            notes=(f"optimised at level {level} for processors like this one: build it where it runs",) if tied else (),
+            facts={"onnxruntime": ort.__version__, "graph_optimization": level},
+        )
+
 
 class OnnxRuntimeSession:
-    """A loaded model. Close it to end the profile and remove what it wrote."""
+    """A loaded model. Close it to end the profile and remove what it wrote.
 
-    def __init__(self, model: Model, target: Target) -> None:
+    Args:
+        model: The model.
+        target: Where it is to run.
+        saving: How and where the optimised graph is written meanwhile; see `OnnxRuntime.build`.
+    """
+
+    def __init__(self, model: Model, target: Target, saving: Mapping[str, str] | None = None) -> None:
         import onnxruntime as ort
 
         provider = dict(PROVIDERS).get(target.device)
@@ -137,6 +174,9 @@ class OnnxRuntimeSession:
         options = session_options(settings)
         if len(model.outputs) > PLANNED_OUTPUTS:
             options.enable_mem_pattern = False
+        if saving is not None:
+            options.optimized_model_filepath = saving["optimized_model_filepath"]
+            options.add_session_config_entry("session.save_model_format", saving["session.save_model_format"])
         if settings.profile:
             options.enable_profiling = True
             options.profile_file_prefix = str(self._scratch() / "profile")

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..errors import InputError, UnsupportedError
-from ..files import replacing
+from ..files import ended, replacing, write_bytes
 from ..measurement import LayerTime, Placement
 from ..model import PROTO_LIMIT_BYTES, Model, save_model, weight_bytes
-from ..protocols import Backend, Outputs
+from ..protocols import Backend, Built, Outputs, Progress
 from ..quant.schemes import OPENVINO
 from ..target import Setting, Target
 
@@ -58,6 +58,8 @@ class OpenVinoSettings:
             what the plugin finds fastest (bfloat16 on processors with AMX).
         devices: For auto, multi and hetero: devices in order of preference, e.g. ``GPU,CPU``; empty means all.
         profile: Record the time of every node (for reports; slows inference down).
+        artifact: What `OpenVino.build` writes: ``ir``, for every device, or ``blob``, compiled for this one.
+        half: Whether an IR stores its float weights as float16; they are computed as the device likes.
     """
 
     threads: int = 0
@@ -65,6 +67,8 @@ class OpenVinoSettings:
     precision: Literal["model", "device", "f16", "bf16"] = "model"
     devices: str = ""
     profile: bool = False
+    artifact: Literal["ir", "blob"] = "ir"
+    half: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,30 @@ class OpenVino:
     def compile(self, model: Model, target: Target) -> OpenVinoSession:
         """Load a model into the runtime."""
         return OpenVinoSession(model, target)
+
+    def build(self, model: Model, target: Target, out: Path, progress: Progress) -> Built:
+        """Write an IR, or what the plugin compiled.
+
+        Raises:
+            UnsupportedError: backend.refused, backend.unknown_operator.
+        """
+        import openvino
+
+        settings = _settings(target.settings)
+        facts = {"openvino": openvino.__version__}
+        if settings.artifact == "ir":
+            progress("converting", 0.0)
+            path = save_ir(model, ended(out, ".xml"), half=settings.half)
+            line = f"ovc {model.name}.onnx --output_model {path.stem} --compress_to_fp16={settings.half}"
+            return Built(path, (path, path.with_suffix(".bin")), "openvino-ir", line, facts=facts)
+        progress("compiling", 0.0)
+        session = OpenVinoSession(model, target)
+        path = ended(out, ".blob")
+        write_bytes(path, session.exported())
+        placement = session.placement()
+        session.close()
+        note = "compiled for this device and this version of OpenVINO; elsewhere it is refused"
+        return Built(path, (path,), "openvino-blob", "", placement, placement.fallbacks, (note,), facts)
 
 
 class OpenVinoSession:
@@ -194,6 +222,17 @@ class OpenVinoSession:
         idle = [d for d in self._asked if not any(r == d or r.startswith(f"{d}.") for r in ran)]
         fallbacks = tuple((d, f"asked for, and executed nothing; the model ran on {where}") for d in idle)
         return Placement(nodes, fallbacks, "openvino runtime model and EXECUTION_DEVICES")
+
+    def exported(self) -> bytes:
+        """The compiled model, as the plugin writes it.
+
+        Raises:
+            UnsupportedError: backend.refused, for devices that cannot export.
+        """
+        try:
+            return bytes(self._compiled.export_model().getvalue())
+        except Exception as e:
+            raise _refused(self._model, Target("openvino:blob", "openvino", "blob"), e) from e
 
     def close(self) -> None:
         """Free the model."""

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Models, target and how often."""
     parser.add_argument("models", metavar="MODEL", nargs="+", help="ONNX files; the first is the baseline")
-    parser.add_argument("--target", default="onnxruntime:cpu", metavar="T", help="default: onnxruntime:cpu")
+    parser.add_argument(
+        "--target", default="onnxruntime:cpu", metavar="T", help="default: onnxruntime:cpu; several with commas"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="fix a setting of the runtime, e.g. threads=1"
     )
@@ -43,16 +45,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, show: Show) -> int:
     """Measure, show, keep."""
     from ..benchfile import NAME, run_bench
-    from ..runtimes import find_target
-    from .optimize import runtime_settings
+    from .optimize import named_targets
 
     shapes = _shapes(args.shape, Path(args.models[0]))
-    target = find_target(args.target, runtime_settings(args.target, args.set))
+    targets = named_targets(args.target, args.set)
     out = Path(args.out)
     with show.progress() as progress:
         kept = run_bench(
             [Path(m) for m in args.models],
-            target,
+            targets,
             out,
             shapes=shapes,
             rounds=args.runs,

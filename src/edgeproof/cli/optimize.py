@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from dataclasses import fields, replace
+from dataclasses import Field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from .. import registry
 from ..errors import InputError, did_you_mean
-from ..target import Setting
+from ..target import Setting, Target
 from . import whole_number
 from ._outcome import finish
 from .show import Show
@@ -75,17 +75,62 @@ def runtime_settings(target: str, pairs: list[str]) -> dict[str, Setting]:
     Raises:
         InputError: settings.unknown, settings.value.
     """
-    backend = target.partition(":")[0]
-    if backend not in registry.names("backends"):
-        raise InputError("target.unknown", target, "no such runtime", did_you_mean(backend, registry.names("backends")))
-    kinds = {f.name: f for f in fields(registry.load("backends", backend).settings)}
+    kinds = _settings_of(target)
     values: dict[str, Setting] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or key not in kinds:
             raise InputError("settings.unknown", f"--set {pair}", "is not a setting", did_you_mean(key, kinds))
         values[key] = typed(text, kinds[key].default, f"--set {pair}")
+        allowed = _choices(target, key)
+        if allowed and values[key] not in allowed:
+            raise InputError(
+                "settings.value", f"--set {pair}", f"{text!r} is not one of {', '.join(map(str, allowed))}", "choose one"
+            )
     return values
+
+
+def _choices(target: str, key: str) -> tuple[Any, ...]:
+    """What a setting may be, where it is one of a few words."""
+    kind = get_type_hints(registry.load("backends", target.partition(":")[0]).settings)[key]
+    return get_args(kind) if get_origin(kind) is Literal else ()
+
+
+def named_targets(names: str, pairs: list[str]) -> tuple[Target, ...]:
+    """Targets by their names with commas between. A ``--set`` goes to those that have the setting, or to the only one.
+
+    Raises:
+        InputError: target.twice, settings.unknown, settings.value, target.unknown.
+        UnsupportedError: target.not_installed.
+    """
+    from ..runtimes import find_target
+
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if len(wanted) == 1:
+        return (find_target(wanted[0], runtime_settings(wanted[0], pairs)),)
+    twice = next((name for name in wanted if wanted.count(name) > 1), None)
+    if twice is not None or not wanted:
+        raise InputError("target.twice", names, f"names {twice or 'nothing'}", "name every target once: a,b,c")
+    known = {name: _settings_of(name) for name in wanted}
+    for pair in pairs:
+        key = pair.partition("=")[0]
+        if not any(key in settings for settings in known.values()):
+            every = {k for settings in known.values() for k in settings}
+            raise InputError("settings.unknown", f"--set {pair}", "is a setting of none", did_you_mean(key, every))
+    own = {name: [p for p in pairs if p.partition("=")[0] in known[name]] for name in wanted}
+    return tuple(find_target(name, runtime_settings(name, own[name])) for name in wanted)
+
+
+def _settings_of(target: str) -> dict[str, Field[Any]]:
+    """Settings of a target's runtime.
+
+    Raises:
+        InputError: target.unknown.
+    """
+    backend = target.partition(":")[0]
+    if backend not in registry.names("backends"):
+        raise InputError("target.unknown", target, "no such runtime", did_you_mean(backend, registry.names("backends")))
+    return {f.name: f for f in fields(registry.load("backends", backend).settings)}
 
 
 def typed(text: str, like: Any, subject: str) -> Setting:
