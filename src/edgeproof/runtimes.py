@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import registry, toolchain
+from . import hardware, registry, toolchain
 from .errors import InputError, UnsupportedError, did_you_mean
 from .model import Model
 from .protocols import Backend, Planning, Session
@@ -37,8 +37,9 @@ def compile_for(target: Target, model: Model) -> Session:
 
 def where_it_runs(target: Target) -> Target:
     """A target, or ONNX Runtime's CPU for one that can only be built for here: ranges are the model's own."""
-    here = (t.name for t in backend(target.backend).targets())
-    return target if target.name in here else find_target("onnxruntime:cpu", {})
+    found = backend(target.backend)
+    here = [t.name for t in found.targets()] if found.missing() is None else []
+    return target if f"{target.backend}:{target.device}" in here else find_target("onnxruntime:cpu", {})
 
 
 def python_for(backends: Iterable[str]) -> str:
@@ -58,23 +59,37 @@ def python_for(backends: Iterable[str]) -> str:
     return sys.executable
 
 
+def backend_of(name: str) -> str:
+    """The backend that a target's name means: its first part, or what a device of the catalogue runs with.
+
+    Raises:
+        InputError: target.unknown.
+        UnsupportedError: hardware.refused.
+    """
+    first = name.partition(":")[0]
+    if first in registry.names("backends"):
+        return first
+    if hardware.knows(name):
+        return hardware.plan(name).backend
+    hint = did_you_mean(first, (*registry.names("backends"), *hardware.names()))
+    raise InputError("target.unknown", name, "is neither a runtime nor a device of the catalogue", hint)
+
+
 def find_target(name: str, settings: Mapping[str, Any], *, run: bool = True) -> Target:
     """The target called ``name``, with settings on top.
 
     Args:
-        name: ``backend`` for its fastest device, or ``backend:device``.
+        name: ``backend`` for its fastest device, ``backend:device``, or a device of the catalogue, ``orin-nx:dla0``.
         settings: For the backend's settings dataclass.
         run: Whether models are to run on it here; else it is enough that files can be built for it.
 
     Raises:
         InputError: target.unknown.
-        UnsupportedError: target.not_installed, with the line that installs it.
+        UnsupportedError: target.not_installed, with the line that installs it; target.not_here; hardware.refused.
     """
-    backend_name = name.partition(":")[0]
-    if backend_name not in registry.names("backends"):
-        raise InputError(
-            "target.unknown", name, "no such runtime", did_you_mean(backend_name, registry.names("backends"))
-        )
+    backend_name = backend_of(name)
+    if name.partition(":")[0] != backend_name:
+        return _of_hardware(hardware.plan(name), settings, run=run)
     found = backend(backend_name)
     line = found.missing()
     if line is not None:
@@ -96,3 +111,19 @@ def find_target(name: str, settings: Mapping[str, Any], *, run: bool = True) -> 
         f"does not run here; what runs: {', '.join(targets) or 'nothing of this runtime'}",
         "run 'edgeproof targets' for the line that installs it",
     )
+
+
+def _of_hardware(planned: Target, settings: Mapping[str, Any], *, run: bool) -> Target:
+    """A device of the catalogue, as planned; to run on it, this machine must be it."""
+    if not run:
+        return planned.with_settings(settings)
+    assert planned.hardware is not None
+    if hardware.detect() != planned.hardware:
+        raise UnsupportedError(
+            "target.not_here",
+            planned.name,
+            f"this machine is not a {planned.hardware.title}, and nothing is measured in its place",
+            f"run it there; 'edgeproof inspect MODEL --target {planned.name}' tells here what will not run",
+        )
+    find_target(f"{planned.backend}:{planned.device}", settings)
+    return planned.with_settings(settings)

@@ -46,6 +46,9 @@ def run(args: argparse.Namespace, show: Show) -> int:
 
     target = find_target(args.target, runtime_settings(args.target, args.set), run=False)
     builder = backend(target.backend)
+    line = builder.missing()
+    if line is not None:
+        raise UnsupportedError("target.not_installed", target.name, "its runtime is not installed", f"run '{line}'")
     if not isinstance(builder, Builder):
         raise UnsupportedError(
             "build.nothing",

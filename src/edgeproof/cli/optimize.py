@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from .. import registry
 from ..errors import InputError, did_you_mean
+from ..runtimes import backend_of
 from ..target import Setting, Target
 from . import whole_number
 from ._outcome import finish
@@ -84,15 +85,14 @@ def runtime_settings(target: str, pairs: list[str]) -> dict[str, Setting]:
         values[key] = typed(text, kinds[key].default, f"--set {pair}")
         allowed = _choices(target, key)
         if allowed and values[key] not in allowed:
-            raise InputError(
-                "settings.value", f"--set {pair}", f"{text!r} is not one of {', '.join(map(str, allowed))}", "choose one"
-            )
+            problem = f"{text!r} is not one of {', '.join(map(str, allowed))}"
+            raise InputError("settings.value", f"--set {pair}", problem, f"the default is {kinds[key].default!r}")
     return values
 
 
 def _choices(target: str, key: str) -> tuple[Any, ...]:
     """What a setting may be, where it is one of a few words."""
-    kind = get_type_hints(registry.load("backends", target.partition(":")[0]).settings)[key]
+    kind = get_type_hints(registry.load("backends", backend_of(target)).settings)[key]
     return get_args(kind) if get_origin(kind) is Literal else ()
 
 
@@ -127,10 +127,7 @@ def _settings_of(target: str) -> dict[str, Field[Any]]:
     Raises:
         InputError: target.unknown.
     """
-    backend = target.partition(":")[0]
-    if backend not in registry.names("backends"):
-        raise InputError("target.unknown", target, "no such runtime", did_you_mean(backend, registry.names("backends")))
-    return {f.name: f for f in fields(registry.load("backends", backend).settings)}
+    return {f.name: f for f in fields(registry.load("backends", backend_of(target)).settings)}
 
 
 def typed(text: str, like: Any, subject: str) -> Setting:
