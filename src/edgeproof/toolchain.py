@@ -58,6 +58,42 @@ class Toolchain:
 
 TOOLCHAINS: Mapping[str, Toolchain] = {
     "openvino": Toolchain((("openvino>=2025",),), "openvino", size="250 MB"),
+    "ncnn": Toolchain(
+        (("ncnn==1.0.20261020",), ("--no-deps", "pnnx==20261020")),
+        "ncnn",
+        size="190 MB",
+        note="pnnx's package asks for PyTorch, its program does not; for ncnn:vulkan, a Vulkan driver",
+    ),
+    "tinygrad": Toolchain(
+        (("tinygrad>=0.14",),), "tinygrad", size="10 MB", note="for the processor, clang: apt-get install clang"
+    ),
+    "tvm": Toolchain(
+        (("apache-tvm==0.27.0.post1",),),
+        "tvm",
+        own=True,
+        size="430 MB",
+        note="to link libraries for ARM, a cross compiler: apt-get install gcc-aarch64-linux-gnu",
+    ),
+    "tensorrt": Toolchain(
+        (("tensorrt>=10",),), "tensorrt", size="5 GB", note="an NVIDIA GPU; on Jetson, JetPack brings it"
+    ),
+    "tensorrt_rtx": Toolchain(
+        (("tensorrt-rtx-cu12==1.7.1.116",),), "tensorrt_rtx", size="320 MB", note="an RTX GPU to run, none to build"
+    ),
+    "executorch": Toolchain(
+        (("torch==2.13.0",), ("executorch==1.5.1",)),
+        "executorch",
+        own=True,
+        size="1.6 GB",
+        note="with torch for CPUs only; PyPI's torch for Linux on x86 brings CUDA as well",
+    ),
+    "coreml": Toolchain(
+        (("torch==2.13.0",), ("coremltools==9.0", "scikit-learn")),
+        "coremltools",
+        own=True,
+        size="1.2 GB",
+        note="macOS to run, none to build; with torch for CPUs only",
+    ),
 }
 """Backend → its toolchain. What is not listed comes with one of edgeproof's extras."""
 
