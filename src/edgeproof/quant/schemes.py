@@ -59,6 +59,34 @@ LITERT = QuantScheme(
 )
 """LiteRT (TensorFlow Lite), and what reads its 8-bit files."""
 
+NCNN = QuantScheme(
+    activation="int8",
+    activation_symmetric=True,
+    per_channel=("Conv", "Gemm", "MatMul"),
+    bias="float32",
+    fused_output=(),
+    follow=(),
+    share=(),
+    absorb=(),
+    expand=(),
+    fuse=("Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSwish"),
+    guard=False,
+)
+"""ncnn on processors."""
+
+EXECUTORCH = QuantScheme(
+    activation="int8",
+    ops=("Conv", "ConvTranspose", "Gemm", "MatMul"),
+    bias="float32",
+    fused_output=("Conv", "ConvTranspose", "Gemm", "MatMul"),
+    follow=("Add", "Sub", "Mul", "Concat", "GlobalAveragePool"),
+    share=("MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split"),
+    expand=(),
+    one_scale=("Concat",),
+    guard=False,
+)
+"""ExecuTorch with XNNPACK."""
+
 
 @dataclass(frozen=True, slots=True)
 class Documented:
@@ -78,7 +106,10 @@ class Documented:
 _ORT_GUIDE = "ONNX Runtime, *Quantize ONNX Models*"
 _ORT_QDQ = "ONNX Runtime, QDQ selectors (`qdq_selector_action_transformer`)"
 _LPT = "OpenVINO, *Low Precision Transformations*"
+_NCNN = "ncnn, `ncnn2int8`"
+_NCNN_LOAD = "ncnn, `load_model` of Convolution, ConvolutionDepthWise and InnerProduct"
 _LITERT = "*LiteRT 8-bit quantization specification*"
+_XNN = "ExecuTorch, XNNPACK partitioner"
 _TRT = "TensorRT Developer Guide, *Working with Quantized Types*"
 _NONE = "needs none"
 
@@ -210,6 +241,66 @@ SCHEMES: Mapping[str, Documented] = {
             "no_zero_point": _NONE,
             "fixed_output": f"{_LITERT}: LOGISTIC and SOFTMAX (1/256, -128), TANH (1/128, 0)",
             "one_scale": f"{_LITERT}: CONCATENATION, AVERAGE_POOL_2D: inputs and outputs have the same parameters",
+            "narrow_weights": f"{_NONE}: sums are 32 bits wide",
+            "guard": _NONE,
+        },
+    ),
+    "ncnn": Documented(
+        "ncnn",
+        NCNN,
+        {
+            "activation": f"{_NCNN_LOAD}: int8 in [-127, 127]",
+            "weight": f"{_NCNN_LOAD}: int8 in [-127, 127]",
+            "activation_symmetric": f"{_NCNN_LOAD}: one scale for what a layer reads, no zero point",
+            "weight_symmetric": f"{_NCNN_LOAD}: scales, no zero points",
+            "per_channel": f"{_NCNN_LOAD}: a scale per output, of depthwise convolutions per group",
+            "ops": f"{_NCNN}: convolution, depthwise convolution, inner product",
+            "bias": f"{_NCNN_LOAD}: float, added to the dequantised sum",
+            "weight_qdq": "weights are stored as integers",
+            "fused_output": f"{_NCNN}: a layer gives floats unless the next ones read codes (`fuse_requantize`)",
+            "follow": f"{_NCNN}: nothing but layers runs in integers",
+            "share": f"{_NCNN}: nothing but layers runs in integers; their inputs are quantised as they read them",
+            "absorb": "activations are computed in the kernel, in float (`fuse`)",
+            "expand": _NONE,
+            "fuse": "ncnn, *Operation param weight table*, activation_type: computed on the dequantised sum",
+            "fuse_constants": "not claimed: ncnn appends no sums or products to a kernel",
+            "gates": "as for constants",
+            "spell": _NONE,
+            "no_zero_point": "all are symmetric already",
+            "fixed_output": _NONE,
+            "one_scale": _NONE,
+            "narrow_weights": "not needed: 3×3 convolutions in integers are written without Winograd's transform "
+            "(*layer feature mask*), whose sums of 8-bit weights overflow",
+            "guard": _NONE,
+        },
+    ),
+    "executorch-xnnpack": Documented(
+        "ExecuTorch, XNNPACK",
+        EXECUTORCH,
+        {
+            "activation": f"{_XNN}, QuantParams: unsigned quantisation is not supported",
+            "weight": "XNNPACK, datatypes: qint8 and qcint8",
+            "activation_symmetric": "XNNPACK, datatypes: qint8 has any zero point",
+            "weight_symmetric": "XNNPACK, datatypes: qcint8 has no zero point",
+            "per_channel": f"{_XNN}, ConvolutionConfig and LinearConfig: a scale per output channel, for transposed "
+            "convolutions of one group as well",
+            "ops": f"{_XNN}, gemm_configs: convolution, linear, addmm, mm",
+            "bias": f"{_XNN}, QuantParams.from_bias: a float constant, which it makes int32 itself",
+            "weight_qdq": f"{_XNN}, GEMMConfig: codes behind a dequantise",
+            "fused_output": f"{_XNN}, GEMMConfig: a layer without a quantised output is not taken at all",
+            "follow": f"{_XNN}, generic_node_configs: add, sub, mul, cat, mean over height and width are quantised; "
+            "avg_pool2d is not",
+            "share": f"{_XNN}, generic_node_configs, and XNNPACK's check of equal parameters: max_pool2d, view_copy, "
+            "permute_copy, slice_copy",
+            "absorb": f"{_XNN}, fused_acts: relu and hardtanh",
+            "expand": "measured: hard-swish as a float kernel of XNNPACK is faster than four integer ones",
+            "fuse": "only what `absorb` names",
+            "fuse_constants": "only what `absorb` names",
+            "gates": "only what `absorb` names",
+            "spell": _NONE,
+            "no_zero_point": _NONE,
+            "fixed_output": f"{_NONE}: sigmoid, tanh and softmax are float kernels",
+            "one_scale": "XNNPACK, concatenate: inputs and output have the same parameters",
             "narrow_weights": f"{_NONE}: sums are 32 bits wide",
             "guard": _NONE,
         },

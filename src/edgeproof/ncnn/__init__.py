@@ -1,0 +1,1 @@
+"""ncnn's own files: conversion from ONNX, reading and writing, and integers in them."""
