@@ -13,7 +13,7 @@ import math
 import os
 from dataclasses import Field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from .. import registry
 from ..errors import InputError, did_you_mean
@@ -22,6 +22,10 @@ from ..target import Setting, Target
 from . import whole_number
 from ._outcome import finish
 from .show import Show
+
+if TYPE_CHECKING:
+    from ..dataset import DataSpec
+    from ..policy import Policy
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--policy", metavar="P", help="policy file (YAML); left out: the default policy")
     run_flags(parser)
+    parser.add_argument("--targets", metavar="A,B,C", help="optimise for several runtimes and compare them in one run")
     parser.add_argument("--evaluator", metavar="FILE.py:NAME", help="score examples with this callable")
 
 
@@ -57,11 +62,24 @@ def run(args: argparse.Namespace, show: Show) -> int:
     if args.evaluator:
         spec = replace(spec, evaluator=seen_from(spec.root, args.evaluator))
     policy = load_policy(args.policy, metric_units()) if args.policy else default_policy()
+    if args.targets is not None:
+        return _across(args, spec, policy, show)
     target = find_target(args.target, runtime_settings(args.target, args.set))
     out = Path(args.out) if args.out else Path("runs") / Path(args.model).stem
     with show.progress() as progress:
         result = optimize(args.model, spec, policy, target, out, seed=args.seed, progress=progress, tell=show.note)
     return finish(result, out, show)
+
+
+def _across(args: argparse.Namespace, spec: DataSpec, policy: Policy, show: Show) -> int:
+    from ..across import across
+    from ._across import finish as finish_across
+
+    targets = named_targets(args.targets, args.set)
+    out = Path(args.out) if args.out else Path("runs") / f"{Path(args.model).stem}-targets"
+    with show.progress() as progress:
+        result = across(args.model, spec, policy, targets, out, seed=args.seed, progress=progress, tell=show.note)
+    return finish_across(result, out, show)
 
 
 def seen_from(root: str, evaluator: str) -> str:
