@@ -1,0 +1,237 @@
+"""Element by element: arithmetic, comparison, logic, bits, rounding, and conversion between types."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from . import at_run_time
+from .call import Call, Handler, as_sizes, from_sizes
+from .dtypes import torch_dtype
+from .values import Constant, Size, Sizes, Value
+
+CLAMPS = {"maximum": "min", "minimum": "max"}
+"""With a number, these are a bound."""
+EITHER_WAY = ("add", "mul", "eq", *CLAMPS)
+WITH_NUMBERS = ("add", "sub", "mul", "div", "eq", "gt", "ge", "lt", "le", *CLAMPS)
+"""Functions of torch whose second argument may be a Python number."""
+
+
+def unary(name: str) -> Handler:
+    """A function of torch with one argument."""
+
+    def handler(n: Call) -> Value:
+        return n.call(getattr(n.torch, name), n[0])
+
+    return handler
+
+
+def operand(n: Call, i: int, other: int) -> Any:
+    """Input ``i`` of arithmetic with input ``other``: a Python number where it is one constant element.
+
+    Torch computes in the dtype of the tensor then, so the result is the same, and exports see the number.
+    """
+    value = n[i]
+    if not isinstance(value, Constant) or value.tensor.numel() != 1 or (value.name and n.options.scalars):
+        return value
+    beside = n[other]
+    if isinstance(beside, Constant) and not (beside.name and beside.tensor.numel() != 1):
+        return Constant(value.tensor)
+    shape = n.shape(other)
+    number = value.tensor.reshape(()).item()
+    fits = shape is not None and len(shape) >= value.tensor.dim() and n.dtype(i) == n.dtype(other)
+    return number if fits and not isinstance(number, bool) else Constant(value.tensor)
+
+
+def both(n: Call) -> tuple[Any, Any]:
+    """Inputs 0 and 1; at most one of them as a number."""
+    left = operand(n, 0, 1)
+    return left, (operand(n, 1, 0) if not isinstance(left, int | float) else n[1])
+
+
+def on_sizes(n: Call, function: Callable[..., Any]) -> Value | None:
+    """The operation on integers that are followed one by one; None when these are not."""
+    pair = [as_sizes(v) for v in n.inputs if v is not None]
+    if not any(isinstance(v, Sizes) for v in n.inputs) or len(pair) != 2 or None in pair:
+        return None
+    lists = [s.items for s in pair if s]
+    length = max(map(len, lists))
+    if any(len(s) not in (1, length) for s in lists):
+        return None
+    wide = [s * length if len(s) == 1 else s for s in lists]
+    made: list[int | Size] = [n.build.number(function, a, b) for a, b in zip(*wide, strict=True)]
+    return from_sizes(n.build, made, scalar=all(s.scalar for s in pair if s))
+
+
+def binary(name: str, on_size: Callable[..., Any] | None = None) -> Handler:
+    """A function of torch with two arguments that broadcast as in ONNX."""
+
+    def handler(n: Call) -> Value:
+        followed = on_sizes(n, on_size) if on_size else None
+        if followed is not None:
+            return followed
+        if name not in WITH_NUMBERS:
+            return n.call(getattr(n.torch, name), n[0], n[1])
+        left, right = both(n)
+        if isinstance(left, int | float) and name in EITHER_WAY:
+            left, right = right, left
+        elif isinstance(left, int | float):
+            left = Constant(n.known(0))
+        if name in CLAMPS and isinstance(right, int | float):
+            return n.call(n.torch.clamp, left, **{CLAMPS[name]: right})
+        return n.call(getattr(n.torch, name), left, right)
+
+    return handler
+
+
+def div(n: Call) -> Value:
+    """Div: truncates integers."""
+    if n.floating():
+        return binary("div")(n)
+    followed = on_sizes(n, operator.floordiv)
+    return followed if followed is not None else n.call(n.torch.div, n[0], n[1], rounding_mode="trunc")
+
+
+def mod(n: Call) -> Value:
+    """Mod: the sign of the divisor, or of the dividend with fmod."""
+    if n.attr("fmod", 0):
+        return n.call(n.torch.fmod, n[0], n[1])
+    followed = on_sizes(n, operator.mod)
+    return followed if followed is not None else n.call(n.torch.remainder, n[0], n[1])
+
+
+def power(n: Call) -> Value:
+    """Pow: the type of the base."""
+    left, right = n[0], operand(n, 1, 0)
+    same = isinstance(right, float | int) or n.dtype(0) == n.dtype(1)
+    made = n.call(n.torch.pow, left, right)
+    return made if same else n.call("to", made, n.dtype(0))
+
+
+def variadic(name: str) -> Handler:
+    """A function of two arguments over any number of inputs."""
+    single = binary(name, {"maximum": "sym_max", "minimum": "sym_min"}.get(name) and _sym(name))
+
+    def handler(n: Call) -> Value:
+        if len(n.inputs) == 2:
+            return single(n)
+        made = n[0]
+        for i in range(1, len(n.inputs)):
+            made = n.call(getattr(n.torch, name), made, n[i])
+        return made
+
+    return handler
+
+
+def _sym(name: str) -> Callable[..., Any]:
+    return at_run_time.larger if name == "maximum" else at_run_time.smaller
+
+
+def mean(n: Call) -> Value:
+    """Mean of all inputs."""
+    return n.call(n.torch.div, variadic("add")(n) if len(n.inputs) > 1 else n[0], float(len(n.inputs)))
+
+
+def shift(n: Call) -> Value:
+    """BitShift."""
+    name = "bitwise_left_shift" if n.attr("direction", "LEFT") == "LEFT" else "bitwise_right_shift"
+    return n.call(getattr(n.torch, name), n[0], n[1])
+
+
+def clip(n: Call) -> Value:
+    """Clip: bounds as numbers where they are constant."""
+    if n.opset < 11:
+        bounds: list[Any] = [n.attr("min"), n.attr("max")]
+    else:
+        bounds = [None if not n.has(i) else n.scalar(i) if n.constant(i) is not None else n[i] for i in (1, 2)]
+    if bounds == [None, None]:
+        return n[0]
+    made: Value = n[0]
+    if any(isinstance(b, Value) for b in bounds):  # the upper bound wins where they cross, in torch as in ONNX
+        for bound, function in zip(bounds, (n.torch.maximum, n.torch.minimum), strict=True):
+            if bound is not None:
+                one = bound if isinstance(bound, Value) else Constant(n.torch.tensor(bound, dtype=n.dtype()))
+                made = n.call(function, made, one)
+        return made
+    return n.call(n.torch.clamp, made, *bounds)
+
+
+def cast(n: Call) -> Value:
+    """Cast."""
+    return convert(n, torch_dtype(n.torch, n.attr("to"), n.build.onnx_node), saturate=bool(n.attr("saturate", 1)))
+
+
+def cast_like(n: Call) -> Value:
+    """CastLike."""
+    return convert(n, n.dtype(1), saturate=bool(n.attr("saturate", 1)))
+
+
+def convert(n: Call, dtype: Any, *, saturate: bool) -> Value:
+    """Input 0 in another dtype; sizes stay sizes."""
+    value = n[0]
+    if isinstance(value, Sizes) and dtype in (n.torch.int32, n.torch.int64):
+        return value
+    if n.build.dtype(value) == dtype:
+        return value
+    if isinstance(value, Constant) and value.name:
+        value = Constant(value.tensor) if not dtype.is_floating_point else value
+    if "float8" in str(dtype):
+        return n.call(at_run_time.to_float8, value, dtype, saturate)
+    return n.call("to", value, dtype)
+
+
+def is_inf(n: Call) -> Value:
+    """IsInf, of either sign."""
+    positive, negative = n.attr("detect_positive", 1), n.attr("detect_negative", 1)
+    name = {(1, 1): "isinf", (1, 0): "isposinf", (0, 1): "isneginf"}.get((positive, negative))
+    return n.call(getattr(n.torch, name), n[0]) if name else n.call(n.torch.zeros_like, n[0], dtype=n.torch.bool)
+
+
+def where(n: Call) -> Value:
+    """Where."""
+    return n.call(n.torch.where, n[0], n[1], n[2])
+
+
+def identity(n: Call) -> Value:
+    """The value itself."""
+    return n[0]
+
+
+OPERATORS: dict[str, Handler] = {
+    **{
+        op: unary(op.lower())
+        for op in """Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Reciprocal Round
+        Sigmoid Sign Sin Sinh Sqrt Tan Tanh""".split()  # noqa: SIM905
+    },
+    "Not": unary("logical_not"),
+    "BitwiseNot": unary("bitwise_not"),
+    "Add": binary("add", operator.add),
+    "Sub": binary("sub", operator.sub),
+    "Mul": binary("mul", operator.mul),
+    "Div": div,
+    "Mod": mod,
+    "Pow": power,
+    "And": binary("logical_and"),
+    "Or": binary("logical_or"),
+    "Xor": binary("logical_xor"),
+    "BitwiseAnd": binary("bitwise_and"),
+    "BitwiseOr": binary("bitwise_or"),
+    "BitwiseXor": binary("bitwise_xor"),
+    "BitShift": shift,
+    "Equal": binary("eq"),
+    "Greater": binary("gt"),
+    "GreaterOrEqual": binary("ge"),
+    "Less": binary("lt"),
+    "LessOrEqual": binary("le"),
+    "Max": variadic("maximum"),
+    "Min": variadic("minimum"),
+    "Sum": variadic("add"),
+    "Mean": mean,
+    "Clip": clip,
+    "Cast": cast,
+    "CastLike": cast_like,
+    "IsInf": is_inf,
+    "Where": where,
+    "Identity": identity,
+}
