@@ -29,6 +29,7 @@ class QuantScheme:
         fused_output: Operators whose integer kernel exists only with a quantised output.
         follow: Operators that also run in integers, each output with a range of its own, when that saves a change of
             precision: an input is quantised already and an output is wanted so.
+        residual: Sums that the kernel of the layer ahead of one operand computes: that operand stays in float.
         share: Operators that only move values: their output keeps the parameters of their first input.
         absorb: Activations that vanish into the quantisation of the layer before them.
         expand: Activations without an integer kernel that run as followers once spelled out as sums and products.
@@ -53,6 +54,7 @@ class QuantScheme:
     weight_qdq: bool = False
     fused_output: tuple[str, ...] = ("Conv",)
     follow: tuple[str, ...] = ("Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "Sigmoid", "LeakyRelu")
+    residual: tuple[str, ...] = ()
     share: tuple[str, ...] = (
         "MaxPool",
         "Reshape",

@@ -10,7 +10,8 @@ The rules, in order:
    reads its output: both changes of precision are saved.
 4. A *sharer* (MaxPool, Reshape …) likewise; its output takes the parameters of its input.
 5. Multiplication and division by a positive constant after an integer node cost nothing: they become another scale.
-6. Everything else stays in float.
+6. A sum that a layer's kernel computes (``scheme.residual``) reads that layer's output in float.
+7. Everything else stays in float.
 """
 
 from __future__ import annotations
@@ -274,13 +275,31 @@ def _reads_integers(use: Any, roles: dict[ir.Node, Role], could: dict[ir.Node, R
     return role is not None and (role not in ("layer", "share") or use.idx == 0)
 
 
+def _summed(node: ir.Node, result: Plan, scheme: QuantScheme) -> ir.Value | None:
+    """The operand of a sum whose layer computes the sum too: a layer makes it, and nothing else reads it.
+
+    Of two such operands it is the one that is computed last.
+    """
+    if result.roles.get(node) != "follow" or node.op_type not in scheme.residual:
+        return None
+    operands = data_inputs(node, "follow")
+    order = {maker: i for i, maker in enumerate(result.layers)}
+    made = [
+        (order[maker], v)
+        for v in operands
+        if (maker := v.producer()) in order and len(v.uses()) == 1 and not v.is_graph_output()
+    ]
+    return max(made, key=lambda found: found[0])[1] if made and len(operands) > 1 else None
+
+
 def _tensors(nodes: Sequence[ir.Node], result: Plan, scheme: QuantScheme) -> None:
     """Collect the tensors that get Q/DQ, in graph order."""
+    floats = {value.name for node in nodes if (value := _summed(node, result, scheme)) is not None}
     for node in nodes:
         role = result.roles.get(node)
         if role is None:
             continue
-        inputs = data_inputs(node, role)
+        inputs = [v for v in data_inputs(node, role) if v.name not in floats]
         for value in inputs:
             result.tensors.setdefault(value.name or "", value)
         if role in ("share", "rescale"):
@@ -291,6 +310,8 @@ def _tensors(nodes: Sequence[ir.Node], result: Plan, scheme: QuantScheme) -> Non
                 result.integer.add(value.name or "")
             continue
         output = after(node, scheme)
+        if output.name in floats:
+            continue
         wanted = any(_reads_integers(use, result.roles, {}) for use in output.uses())
         if role == "follow" or node.op_type in scheme.fused_output or wanted:
             result.tensors.setdefault(output.name or "", output)

@@ -27,6 +27,7 @@ TENSORRT = QuantScheme(
     weight_qdq=True,
     fused_output=(),
     follow=("Add", "Concat", "AveragePool", "GlobalAveragePool"),
+    residual=("Add",),
     expand=(),
 )
 """TensorRT, and ONNX Runtime's CUDA and TensorRT providers."""
@@ -125,6 +126,7 @@ _ORT_SOURCES: Mapping[str, str] = {
     "fused_output": f"{_ORT_QDQ}: a Conv without a quantised output stays float; Gemm and MatMul may give floats",
     "follow": "ONNX Runtime, contributed operators QLinearAdd, -Mul, -Concat, -AveragePool, -GlobalAveragePool, "
     "-Sigmoid, -LeakyRelu",
+    "residual": "contributed operator QLinearAdd takes both operands in 8 bits",
     "share": f"{_ORT_QDQ}, DropQDQNodes: operators that only move values lose their Q/DQ when both agree",
     "absorb": "ONNX Runtime, ClipQuantFusion and ReluQuantFusion: vanish where the zero point is the lowest code",
     "expand": "measured: integer sums and products take a third of the time of leaving integers for the float kernel",
@@ -169,6 +171,8 @@ SCHEMES: Mapping[str, Documented] = {
             "weight_qdq": f"{_TRT}: float weights with a Q/DQ pair, which is folded",
             "fused_output": f"{_TRT}, layer placement: quantise the inputs; an output may be float",
             "follow": f"{_TRT}, layer placement: residual additions, concatenation, pooling",
+            "residual": f"{_TRT}, layer placement: quantise the residual input of a skip connection; the output of the "
+            "convolution that it is added to stays float, and its kernel computes the sum as well",
             "share": f"{_TRT}: Q/DQ moves across layers that commute with it, e.g. max pooling",
             "absorb": f"{_TRT}: convolution with ReLU or Clip is one kernel",
             "expand": _NONE,
@@ -201,6 +205,7 @@ SCHEMES: Mapping[str, Documented] = {
             "follow": f"{_LPT}, AddTransformation, MultiplyTransformation, ConcatTransformation, "
             "AvgPoolTransformation, ReduceMeanTransformation; a residual addition is fused into the convolution",
             "share": f"{_LPT}: operations that keep precision (MaxPool, Reshape, Transpose, …)",
+            "residual": "both operands are quantised: AddTransformation",
             "absorb": "float activations are fused as they are (`fuse`)",
             "expand": "float activations are fused as they are (`fuse`)",
             "fuse": "OpenVINO, *CPU Device*: convolution and simple layers are fused; measured: one executed node",
@@ -230,6 +235,7 @@ SCHEMES: Mapping[str, Documented] = {
             "weight_qdq": "weights are stored as integers",
             "fused_output": f"{_LITERT}: every quantised operator has int8 outputs",
             "follow": f"{_LITERT}: ADD, SUB, MUL, CONCATENATION, AVERAGE_POOL_2D, MEAN, LOGISTIC, TANH, SOFTMAX",
+            "residual": f"{_LITERT}: ADD: inputs are int8",
             "share": f"{_LITERT}: MAX_POOL_2D, RESHAPE, TRANSPOSE, SLICE, …: input and outputs have the same scale and "
             "zero point",
             "absorb": "LiteRT, fused_activation_function: RELU and RELU6",
@@ -259,6 +265,7 @@ SCHEMES: Mapping[str, Documented] = {
             "weight_qdq": "weights are stored as integers",
             "fused_output": f"{_NCNN}: a layer gives floats unless the next ones read codes (`fuse_requantize`)",
             "follow": f"{_NCNN}: nothing but layers runs in integers",
+            "residual": f"{_NONE}: both operands are quantised, or neither",
             "share": f"{_NCNN}: nothing but layers runs in integers; their inputs are quantised as they read them",
             "absorb": "activations are computed in the kernel, in float (`fuse`)",
             "expand": _NONE,
@@ -290,6 +297,7 @@ SCHEMES: Mapping[str, Documented] = {
             "fused_output": f"{_XNN}, GEMMConfig: a layer without a quantised output is not taken at all",
             "follow": f"{_XNN}, generic_node_configs: add, sub, mul, cat, mean over height and width are quantised; "
             "avg_pool2d is not",
+            "residual": f"{_XNN}, generic_node_configs: add has both operands quantised",
             "share": f"{_XNN}, generic_node_configs, and XNNPACK's check of equal parameters: max_pool2d, view_copy, "
             "permute_copy, slice_copy",
             "absorb": f"{_XNN}, fused_acts: relu and hardtanh",
@@ -319,6 +327,7 @@ _PROSE: Mapping[str, str] = {
     "weight_qdq": "float weights with a Q/DQ pair",
     "fused_output": "output must be quantised",
     "follow": "followers, a range each",
+    "residual": "one operand in float, of the layer's kernel",
     "share": "take the input's parameters",
     "absorb": "activations that vanish into the range",
     "expand": "spelled out, in integers",

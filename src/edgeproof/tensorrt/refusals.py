@@ -46,7 +46,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 )
 """What its messages are about → what to do."""
 
-UNKNOWN = re.compile(r"(?i)no importer registered for op: (\w+)|plugin not found.*?op(?:erator)?:? (\w+)")
+UNKNOWN = re.compile(r"(?i)no importer registered|plugin not found|failed to load \w*plugin")
+_BARE = re.compile(r"(?i)(Assertion failed: )?(false|0|creator)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,12 @@ def of_parser(parser: Any) -> tuple[Refusal, ...]:
     found = []
     for i in range(parser.num_errors):
         error = parser.get_error(i)
-        found.append(Refusal(error.node_name(), error.node_operator(), _line(error.desc())))
+        problem, operator = _line(error.desc()), error.node_operator()
+        if _BARE.fullmatch(problem):
+            problem = f"{operator or 'the model'} is used in a way that the parser does not support"
+        elif UNKNOWN.search(problem):
+            problem = f"{operator} is an operator that neither the parser nor a plugin knows ({problem})"
+        found.append(Refusal(error.node_name(), operator, problem))
     return tuple(found)
 
 
