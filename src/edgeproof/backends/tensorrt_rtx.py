@@ -17,6 +17,7 @@ from ..quant.schemes import TENSORRT
 from ..target import Target
 from ..tensorrt.build import make_engine, write_engine
 from ..tensorrt.device import find_device
+from ..tensorrt.session import open_session
 from ..tensorrt.settings import TensorRtRtxSettings, capability_of, rtx_plan
 from ..toolchain import missing
 
@@ -52,8 +53,6 @@ class TensorRtRtx:
             UnsupportedError: target.not_here, backend.…, tensorrt.….
         """
         import tensorrt_rtx
-
-        from ..tensorrt.session import open_session
 
         device = find_device()
         if device is None or target.device not in ("gpu", f"sm{device.capability.replace('.', '')}"):

@@ -73,8 +73,9 @@ def make_engine(
     """
     dialect = dialect_of(trt)
     device = find_device()
-    demands.check(dialect, plan, model, device, wanted)
     ranges = profiles(plan.shapes, model.inputs)
+    line = command(dialect, plan, ranges, f"{model.name}.onnx", f"{model.name}.engine")
+    demands.check(dialect, plan, model, device, wanted, line)
     model = prepared(model)
     logger, said = recorder(trt)
     trt.init_libnvinfer_plugins(logger, "")

@@ -25,7 +25,9 @@ LEAST = {
 FLAGS = {"bf16": "BFLOAT16", "fp8": "FLOAT8E4M3FN"}
 
 
-def check(dialect: Dialect, plan: Plan, model: Model, device: Device | None, wanted: str | None = None) -> None:
+def check(
+    dialect: Dialect, plan: Plan, model: Model, device: Device | None, wanted: str | None = None, line: str = "trtexec"
+) -> None:
     """Refuse what cannot run, with what to do instead.
 
     Args:
@@ -34,6 +36,7 @@ def check(dialect: Dialect, plan: Plan, model: Model, device: Device | None, wan
         model: The model.
         device: The device of this machine, which TensorRT builds on (TensorRT for RTX needs none).
         wanted: Compute capability of the device that the engine is for; None for this one.
+        line: What builds the engine elsewhere, for the hint.
 
     Raises:
         UnsupportedError: tensorrt.precision, tensorrt.capability, tensorrt.no_device.
@@ -52,7 +55,7 @@ def check(dialect: Dialect, plan: Plan, model: Model, device: Device | None, wan
             "tensorrt.no_device",
             plan.target,
             "TensorRT measures kernels on the device that it builds for, and this machine has none",
-            "build on the device (see Built.command), or for target tensorrt_rtx:sm86 and the like, which needs none",
+            f"on the device: {line}\n  or build for tensorrt_rtx:sm86 and the like, which needs none",
         )
     else:
         targets = [device.capability]

@@ -192,6 +192,8 @@ def rtx_plan(target: Target) -> Plan:
     s = TensorRtRtxSettings(**_known(TensorRtRtxSettings, target.settings, target.name))
     more = [c.strip() for c in s.capabilities.split(",") if c.strip()]
     own = [capability_of(target.device)] if target.device.startswith("sm") else []
+    if target.hardware is not None and target.hardware.compute_capability:
+        own = [target.hardware.compute_capability]
     return Plan(
         target.name,
         shapes=s.shapes,
