@@ -43,7 +43,8 @@ class NcnnSettings:
     Attributes:
         threads: Threads of the processor; 0 lets ncnn take the large cores.
         precision: What float layers are computed in: float32; float16 in memory and float32 in sums
-            (``fp16-storage``); or float16 throughout. Layers without such kernels stay in float32: on x86 all do.
+            (``fp16-storage``); float16 throughout; or bfloat16 in memory. Layers without such kernels stay in float32:
+            x86 has none for float16, and for bfloat16 where the processor has.
         weights: How ``build`` stores float weights.
         winograd: Let 3×3 convolutions use Winograd's transform: faster, with more memory and a little more error.
         light: Free what was computed as soon as nothing reads it.
@@ -53,7 +54,7 @@ class NcnnSettings:
     """
 
     threads: int = 0
-    precision: Literal["float32", "fp16-storage", "fp16"] = "float32"
+    precision: Literal["float32", "fp16-storage", "fp16", "bf16"] = "float32"
     weights: Literal["float32", "float16"] = "float32"
     winograd: bool = True
     light: bool = True
@@ -132,7 +133,7 @@ class NcnnSession:
         network = convert.convert(floats, target.name, lambda kind: ncnn.layer_to_index(kind) >= 0)
         self.network, more = integers.with_integers(network, wanted)
         self._declined = (*declined, *more)
-        self.integer = any(integers.SCALES in layer.params for layer in self.network.layers)
+        self.integer = any(map(integers.in_integers, self.network.layers))
         self._times: dict[int, list[int]] = defaultdict(list)
         self._device = "CPU"
         with _quiet():
@@ -160,8 +161,10 @@ class NcnnSession:
         for port in self.network.outputs:
             code, found = extractor.extract(port.blob)
             array = np.array(found.numpy(batch_index=port.batch)) if code == 0 else np.empty(0)
-            if code != 0 or (port.shape is not None and array.size != np.prod(port.shape)):
-                raise self._refused(f"ncnn could not compute {port.name} (it returned {code}, {list(array.shape)})")
+            if code != 0:
+                raise self._refused(f"ncnn gave up ahead of the output {port.name} (code {code})")
+            if port.shape is not None and array.size != np.prod(port.shape):
+                raise self._refused(f"pnnx took {port.name} for {list(array.shape)}; the model says {list(port.shape)}")
             outputs[port.name] = array if port.shape is None else array.reshape(port.shape)
         return outputs
 
@@ -206,9 +209,9 @@ class NcnnSession:
             options.num_threads = settings.threads
         options.lightmode = settings.light
         options.use_winograd_convolution = settings.winograd
-        options.use_fp16_packed = options.use_fp16_storage = settings.precision != "float32"
+        options.use_fp16_packed = options.use_fp16_storage = settings.precision.startswith("fp16")
         options.use_fp16_arithmetic = settings.precision == "fp16"
-        options.use_bf16_storage = False
+        options.use_bf16_packed = options.use_bf16_storage = settings.precision == "bf16"
         if self._target.device == "vulkan":
             count = ncnn.get_gpu_count()
             if settings.gpu >= count:
@@ -223,15 +226,20 @@ class NcnnSession:
 
     def _rows(self) -> dict[int, tuple[str, str, str, str]]:
         """Layer index → (name, type, where, precision)."""
-        half = self._settings.precision != "float32"
+        asked = self._settings.precision
         found = {}
         for i, (made, layer) in enumerate(zip(self._net.layers(), self.network.layers, strict=True)):
             if layer.type == "Input":
                 continue
             vulkan = self._target.device == "vulkan" and made.support_vulkan
             vulkan = vulkan and not layer.number(integers.FEATURES) & _NO_VULKAN
-            halved = half and (vulkan or made.support_fp16_storage)
-            precision = "int8" if integers.SCALES in layer.params else "float16" if halved else "float"
+            precision = "float"
+            if integers.in_integers(layer):
+                precision = "int8"
+            elif asked.startswith("fp16") and (vulkan or made.support_fp16_storage):
+                precision = "float16"
+            elif asked == "bf16" and made.support_bf16_storage:
+                precision = "bfloat16"
             name = self.network.origins.get(layer.name, layer.name)
             found[i] = (name, layer.type, self._device if vulkan else "CPU", precision)
         return found

@@ -38,6 +38,9 @@ SCALES = 8
 
 LIMIT = 127
 
+_TYPES = ("Convolution", "ConvolutionDepthWise", "InnerProduct")
+"""Layers that take scales from the file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Integers:
@@ -91,6 +94,11 @@ def with_integers(network: Network, wanted: Mapping[str, Integers]) -> tuple[Net
         layers.append(made or layer)
     declined += [(name, "its weights are not in ncnn's file as they are in the graph") for name in left]
     return replace(network, layers=tuple(_chained(layers, scale_of))), tuple(declined)
+
+
+def in_integers(layer: Layer) -> bool:
+    """Whether a layer computes in integers."""
+    return layer.type in _TYPES and layer.number(SCALES) != 0
 
 
 def _integers(node: Computed) -> Integers | str:
@@ -176,7 +184,7 @@ def _sweep(graph: ir.Graph) -> None:
 
 def _integer_layer(layer: Layer, numbers: Integers) -> Layer | None:
     """A layer with codes for weights, or None when its type has none."""
-    if layer.type not in ("Convolution", "ConvolutionDepthWise", "InnerProduct") or not layer.weights:
+    if layer.type not in _TYPES or not layer.weights:
         return None
     groups = layer.number(7, 1) if layer.type == "ConvolutionDepthWise" else 0
     outputs = numbers.scales.size
