@@ -1,0 +1,1 @@
+"""ONNX → TensorFlow Lite flatbuffers, written directly: no TensorFlow, and no quantisation but the graph's own."""

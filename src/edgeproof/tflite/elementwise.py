@@ -1,0 +1,482 @@
+"""Sums, products, comparisons and functions of one value: whatever order their operands are stored in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..model import attribute
+from . import layout
+from .layout import Perm
+from .lowering import Lowering, refuse
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+    from numpy.typing import NDArray
+
+REMEDY = "leave this model to another runtime, or change the layer"
+FUSING = ("ADD", "SUB", "MUL", "DIV")
+
+
+def common_order(low: Lowering, values: Sequence[ir.Value | None], rank: int) -> Perm:
+    """The order for operands of one operator: that of the largest computed one, channels last before others."""
+    best, size = layout.identity(rank), -1
+    for value in values:
+        if value is not None and low.number(value) is None and low.rank(value) == rank:
+            numbers = int(np.prod(low.shape(value)))
+            if numbers > size:
+                best, size = low.order(value), numbers
+    return best
+
+
+def operand(low: Lowering, value: ir.Value | None, perm: Perm) -> int:
+    """A value as an operand of a result that is stored with ``perm``; missing axes in front are put in."""
+    rank, missing = low.rank(value), len(perm) - low.rank(value)
+    if not missing:
+        return low.read(value, perm)
+    if perm == layout.identity(len(perm)) or rank == 0:
+        return low.read(value)
+    x = low.reshape(low.read(value), (1,) * missing + low.shape(value))
+    t = low.file.tensors[x]
+    if t.data is not None:
+        return low.store(t.data.transpose(perm), t.quant, t.name)
+    return low.reorder(x, perm)
+
+
+def binary(low: Lowering, node: ir.Node, code: str, dtype: str | None = None) -> None:
+    """An operator on two values that broadcast."""
+    result = low.shape(node.outputs[0])
+    perm = common_order(low, node.inputs, len(result))
+    inputs = [operand(low, v, perm) for v in node.inputs]
+    options = {"fusedActivationFunction": low.at.activation} if code in FUSING else {}
+    low.give(low.emit(code, inputs, layout.stored(result, perm), options, dtype=dtype, quant=low.at.quant), perm)
+
+
+def many(low: Lowering, node: ir.Node, code: str) -> None:
+    """Sum, Min, Max, Mean: as many operators as it takes."""
+    result = low.shape(node.outputs[0])
+    perm = common_order(low, node.inputs, len(result))
+    shape = layout.stored(result, perm)
+    inputs = [operand(low, v, perm) for v in node.inputs]
+    total = inputs[0]
+    options = {"fusedActivationFunction": 0} if code == "ADD" else {}
+    for other in inputs[1:]:
+        seen = [low.file.tensors[i].shape for i in (total, other)]
+        shape = tuple(np.broadcast_shapes(*seen))
+        total = low.emit(code, [total, other], shape, options, quant=low.file.tensors[total].quant)
+    if len(inputs) == 1:
+        total = copied(low, total)
+    if node.op_type == "Mean":
+        total = low.emit("MUL", [total, low.scalar(1 / len(inputs))], shape)
+    low.give(total, perm)
+
+
+def copied(low: Lowering, tensor: int) -> int:
+    """The same numbers in a tensor of its own."""
+    t = low.file.tensors[tensor]
+    return low.emit("RESHAPE", [tensor, low.integers(t.shape)], t.shape, {"newShape": list(t.shape)}, quant=t.quant)
+
+
+def unary(low: Lowering, node: ir.Node, code: str, **options: Any) -> None:
+    """An operator on one value."""
+    perm = low.order(node.inputs[0])
+    x = low.read(node.inputs[0], perm)
+    shape = low.file.tensors[x].shape
+    low.give(low.emit(code, [x], shape, options, quant=low.at.quant), perm)
+
+
+def divide(low: Lowering, node: ir.Node) -> None:
+    """Div; whole numbers are divided towards zero, as LiteRT does for int32."""
+    if low.dtype(node.inputs[0]) in ("float32", "int32"):
+        binary(low, node, "DIV")
+        return
+    result = low.shape(node.outputs[0])
+    perm = common_order(low, node.inputs, len(result))
+    inputs = [cast(low, operand(low, v, perm), "int32") for v in node.inputs]
+    y = low.emit("DIV", inputs, layout.stored(result, perm))
+    low.give(cast(low, y, low.dtype(node.outputs[0])), perm)
+
+
+def cast(low: Lowering, tensor: int, dtype: str) -> int:
+    """Numbers as another dtype."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    t = low.file.tensors[tensor]
+    if t.dtype == dtype:
+        return tensor
+    if t.data is not None:
+        return low.store(t.data.astype(dtype), None, t.name)
+    kinds = {n: getattr(schema.TensorType, n.upper()) for n in (t.dtype, dtype)}
+    return low.emit("CAST", [tensor], t.shape, {"inDataType": kinds[t.dtype], "outDataType": kinds[dtype]}, dtype=dtype)
+
+
+def cast_node(low: Lowering, node: ir.Node) -> None:
+    """Cast. To bool, what is not zero is true."""
+    value = node.inputs[0]
+    perm = low.order(value)
+    x = low.read(value, perm)
+    goal = low.dtype(node.outputs[0])
+    t = low.file.tensors[x]
+    if goal == t.dtype:
+        low.give(copied(low, x), perm)
+    elif goal == "bool":
+        low.give(low.emit("NOT_EQUAL", [x, low.scalar(0, t.dtype)], t.shape, dtype="bool"), perm)
+    else:
+        low.give(cast(low, x, goal), perm)
+
+
+def modulo(low: Lowering, node: ir.Node) -> None:
+    """Mod with the sign of the divisor: FLOOR_MOD."""
+    if attribute(node, "fmod", 0):
+        raise refuse(node, "takes the sign of the dividend (fmod=1), which FLOOR_MOD does not", REMEDY)
+    binary(low, node, "FLOOR_MOD")
+
+
+def power(low: Lowering, node: ir.Node) -> None:
+    """Pow; squares and roots by operators of their own."""
+    exponent = low.number(node.inputs[1])
+    if exponent is not None and exponent.size == 1 and exponent.ndim <= 1 and low.dtype(node.inputs[0]) == "float32":
+        known = {2.0: "SQUARE", 0.5: "SQRT", -0.5: "RSQRT"}.get(float(exponent.reshape(-1)[0]))
+        if known is not None:
+            unary(low, node, known)
+            return
+    result = low.shape(node.outputs[0])
+    perm = common_order(low, node.inputs, len(result))
+    x = operand(low, node.inputs[0], perm)
+    if low.file.tensors[x].dtype == "int64":
+        raise refuse(node, "computes a power of int64, which LiteRT's POW does not", "cast to int32 in the graph")
+    y = cast(low, operand(low, node.inputs[1], perm), low.file.tensors[x].dtype)
+    low.give(low.emit("POW", [x, y], layout.stored(result, perm)), perm)
+
+
+def clip(low: Lowering, node: ir.Node) -> None:
+    """Clip and Relu6: an activation where there is one, else MAXIMUM and MINIMUM."""
+    bounds = limits(low, node)
+    if bounds is None:
+        raise refuse(node, "computes its bounds as it runs", "run pass simplify first")
+    perm = low.order(node.inputs[0])
+    x = low.read(node.inputs[0], perm)
+    t = low.file.tensors[x]
+    code = ACTIVATIONS.get(bounds)
+    if low.at.integer:
+        low.give(x, perm)  # codes are cut behind it
+        return
+    if code is not None and t.dtype == "float32":
+        low.give(low.emit(code, [x], t.shape), perm)
+        return
+    y = x
+    for op, bound in (("MAXIMUM", bounds[0]), ("MINIMUM", bounds[1])):
+        if np.isfinite(bound):
+            y = low.emit(op, [y, low.scalar(bound, t.dtype)], t.shape)
+    low.give(copied(low, y) if y == x else y, perm)
+
+
+ACTIVATIONS: Mapping[tuple[float, float], str] = {
+    (0.0, float("inf")): "RELU",
+    (0.0, 6.0): "RELU6",
+    (-1.0, 1.0): "RELU_N1_TO_1",
+    (0.0, 1.0): "RELU_0_TO_1",
+}
+"""Bounds → the operator that cuts to them."""
+
+
+def limits(low: Lowering, node: ir.Node) -> tuple[float, float] | None:
+    """Bounds of a Relu or a Clip; None when they are computed."""
+    if node.op_type == "Relu":
+        return 0.0, float("inf")
+    found = []
+    for index, name, default in ((1, "min", -np.inf), (2, "max", np.inf)):
+        given = attribute(node, name, None)
+        value = node.inputs[index] if index < len(node.inputs) else None
+        if given is None and value is not None:
+            number = low.number(value)
+            if number is None:
+                return None
+            given = number.reshape(-1)[0]
+        found.append(float(default if given is None else given))
+    return found[0], found[1]
+
+
+def relu(low: Lowering, node: ir.Node) -> None:
+    """Relu."""
+    if low.at.integer:
+        clip(low, node)
+    else:
+        unary(low, node, "RELU")
+
+
+def hard_sigmoid(low: Lowering, node: ir.Node) -> None:
+    """HardSigmoid: a sum cut to 0 … 6 and a product where it fits, as the usual one does."""
+    alpha, beta = float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5))
+    perm = low.order(node.inputs[0])
+    x = low.read(node.inputs[0], perm)
+    shape = low.file.tensors[x].shape
+    if alpha > 0 and abs(6 * alpha - 1) < 1e-6:
+        y = low.emit("ADD", [x, low.scalar(beta / alpha)], shape, {"fusedActivationFunction": 3})
+        low.give(low.emit("MUL", [y, low.scalar(alpha)], shape), perm)
+        return
+    y = low.emit("MUL", [x, low.scalar(alpha)], shape)
+    y = low.emit("ADD", [y, low.scalar(beta)], shape)
+    low.give(low.emit("RELU_0_TO_1", [y], shape), perm)
+
+
+def fixed(low: Lowering, node: ir.Node, code: str) -> None:
+    """LOGISTIC and TANH, whose codes mean what the kernel says; others are turned into what is wanted."""
+    from .write import Quant
+
+    perm = low.order(node.inputs[0])
+    x = low.read(node.inputs[0], perm)
+    own = Quant((1 / 256,), (-128,)) if code == "LOGISTIC" else Quant((1 / 128,), (0,))
+    y = low.emit(code, [x], low.file.tensors[x].shape, quant=own if low.at.integer else None)
+    low.give(y, perm)
+
+
+def prelu(low: Lowering, node: ir.Node) -> None:
+    """PRelu: the slope without its batch axis where it is a constant."""
+    result = low.shape(node.outputs[0])
+    perm = common_order(low, node.inputs[:1], len(result))
+    x, slope = low.read(node.inputs[0], perm), operand(low, node.inputs[1], perm)
+    t = low.file.tensors[slope]
+    if t.data is not None and len(t.shape) == len(result) > 1 and t.shape[0] == 1 and result[0] == 1:
+        slope = low.store(t.data[0], t.quant, t.name)
+    low.give(low.emit("PRELU", [x, slope], layout.stored(result, perm), quant=low.at.quant), perm)
+
+
+def where(low: Lowering, node: ir.Node) -> None:
+    """Where."""
+    result = low.shape(node.outputs[0])
+    perm = common_order(low, node.inputs[1:], len(result))
+    if low.number(node.inputs[1]) is not None and low.number(node.inputs[2]) is not None:
+        perm = common_order(low, node.inputs[:1], len(result))
+    inputs = [operand(low, v, perm) for v in node.inputs]
+    dtype = low.file.tensors[inputs[1]].dtype
+    low.give(low.emit("SELECT_V2", inputs, layout.stored(result, perm), dtype=dtype), perm)
+
+
+def _formula(low: Lowering, node: ir.Node) -> tuple[int, Perm, tuple[int, ...]]:
+    perm = low.order(node.inputs[0])
+    x = low.read(node.inputs[0], perm)
+    return x, perm, low.file.tensors[x].shape
+
+
+def softplus(low: Lowering, node: ir.Node) -> None:
+    """Softplus: max(x, 0) + log(1 + exp(-|x|)), which overflows nowhere."""
+    x, perm, shape = _formula(low, node)
+    y = low.emit("NEG", [low.emit("ABS", [x], shape)], shape)
+    y = low.emit("ADD", [low.emit("EXP", [y], shape), low.scalar(1.0)], shape)
+    y = low.emit("LOG", [y], shape)
+    low.give(low.emit("ADD", [low.emit("RELU", [x], shape), y], shape), perm)
+
+
+def softsign(low: Lowering, node: ir.Node) -> None:
+    """Softsign: x / (1 + |x|)."""
+    x, perm, shape = _formula(low, node)
+    y = low.emit("ADD", [low.emit("ABS", [x], shape), low.scalar(1.0)], shape)
+    low.give(low.emit("DIV", [x, y], shape), perm)
+
+
+def mish(low: Lowering, node: ir.Node) -> None:
+    """Mish: x · n / (n + 2) with n = e · (e + 2), e = exp(min(x, 20)): tanh(softplus(x)) without its cancellation."""
+    x, perm, shape = _formula(low, node)
+    e = low.emit("EXP", [low.emit("MINIMUM", [x, low.scalar(20.0)], shape)], shape)
+    n = low.emit("ADD", [e, low.scalar(2.0)], shape)
+    n = low.emit("MUL", [e, n], shape)
+    d = low.emit("ADD", [n, low.scalar(2.0)], shape)
+    y = low.emit("DIV", [n, d], shape)
+    low.give(low.emit("MUL", [x, y], shape), perm)
+
+
+def swish(low: Lowering, node: ir.Node) -> None:
+    """Swish: x · sigmoid(alpha · x)."""
+    x, perm, shape = _formula(low, node)
+    alpha = float(attribute(node, "alpha", 1.0))
+    y = x if alpha == 1.0 else low.emit("MUL", [x, low.scalar(alpha)], shape)
+    low.give(low.emit("MUL", [x, low.emit("LOGISTIC", [y], shape)], shape), perm)
+
+
+def scaled_elu(low: Lowering, node: ir.Node) -> None:
+    """Elu, Selu and Celu: gamma · (max(x, 0) + alpha · (exp(min(x / c, 0)) - 1)), by ELU."""
+    defaults = {"Elu": 1.0, "Celu": 1.0, "Selu": 1.67326319217681884765625}
+    alpha = float(attribute(node, "alpha", defaults[node.op_type]))
+    gamma = float(attribute(node, "gamma", 1.05070102214813232421875)) if node.op_type == "Selu" else 1.0
+    x, perm, shape = _formula(low, node)
+    if alpha == gamma == 1.0:
+        low.give(low.emit("ELU", [x], shape), perm)
+        return
+    scaled = low.emit("MUL", [x, low.scalar(1 / alpha)], shape)
+    below = low.emit(
+        "ELU", [low.emit("MINIMUM", [scaled if node.op_type == "Celu" else x, low.scalar(0.0)], shape)], shape
+    )
+    below = low.emit("MUL", [below, low.scalar(alpha)], shape)
+    y = low.emit("ADD", [low.emit("RELU", [x], shape), below], shape)
+    if gamma != 1.0:
+        y = low.emit("MUL", [y, low.scalar(gamma)], shape)
+    low.give(y, perm)
+
+
+def reciprocal(low: Lowering, node: ir.Node) -> None:
+    """Reciprocal."""
+    x, perm, shape = _formula(low, node)
+    low.give(low.emit("DIV", [low.scalar(1.0), x], shape), perm)
+
+
+def tangent(low: Lowering, node: ir.Node) -> None:
+    """Tan: sin / cos."""
+    x, perm, shape = _formula(low, node)
+    inputs = [low.emit(c, [x], shape) for c in ("SIN", "COS")]
+    low.give(low.emit("DIV", inputs, shape), perm)
+
+
+def hyperbolic(low: Lowering, node: ir.Node) -> None:
+    """Sinh and Cosh, from exponentials."""
+    x, perm, shape = _formula(low, node)
+    up = low.emit("EXP", [x], shape)
+    down = low.emit("EXP", [low.emit("NEG", [x], shape)], shape)
+    y = low.emit("SUB" if node.op_type == "Sinh" else "ADD", [up, down], shape)
+    low.give(low.emit("MUL", [y, low.scalar(0.5)], shape), perm)
+
+
+def thresholded(low: Lowering, node: ir.Node) -> None:
+    """ThresholdedRelu."""
+    x, perm, shape = _formula(low, node)
+    above = low.emit("GREATER", [x, low.scalar(float(attribute(node, "alpha", 1.0)))], shape, dtype="bool")
+    low.give(low.emit("SELECT_V2", [above, x, low.scalar(0.0)], shape, dtype="float32"), perm)
+
+
+def shrink(low: Lowering, node: ir.Node) -> None:
+    """Shrink: what is nearer to zero than lambd is zero, all else comes nearer by bias."""
+    x, perm, shape = _formula(low, node)
+    bias, bound = float(attribute(node, "bias", 0.0)), float(attribute(node, "lambd", 0.5))
+    zero = low.scalar(0.0)
+    parts = []
+    for code, limit, shift in (("GREATER", bound, -bias), ("LESS", -bound, bias)):
+        inside = low.emit(code, [x, low.scalar(limit)], shape, dtype="bool")
+        moved = low.emit("ADD", [x, low.scalar(shift)], shape)
+        parts.append(low.emit("SELECT_V2", [inside, moved, zero], shape, dtype="float32"))
+    low.give(low.emit("ADD", parts, shape), perm)
+
+
+def exclusive(low: Lowering, node: ir.Node) -> None:
+    """Xor: what is not equal."""
+    binary(low, node, "NOT_EQUAL", "bool")
+
+
+_ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+
+
+def erf(low: Lowering, node: ir.Node) -> None:
+    """Erf, to 1.5e-7: LiteRT has none but within GELU.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26.
+    """
+    x, perm, shape = _formula(low, node)
+
+    def op(code: str, a: int, b: int) -> int:
+        return low.emit(code, [a, b], shape)
+
+    size = low.emit("ABS", [x], shape)
+    t = op("DIV", low.scalar(1.0), op("ADD", op("MUL", size, low.scalar(0.3275911)), low.scalar(1.0)))
+    series = op("MUL", t, low.scalar(_ERF[-1]))
+    for term in reversed(_ERF[:-1]):
+        series = op("MUL", op("ADD", series, low.scalar(term)), t)
+    decay = low.emit("EXP", [low.emit("NEG", [op("MUL", x, x)], shape)], shape)
+    y = op("SUB", low.scalar(1.0), op("MUL", series, decay))
+    low.give(op("MUL", low.emit("SIGN", [x], shape), y), perm)
+
+
+def gelu(low: Lowering, node: ir.Node) -> None:
+    """Gelu."""
+    unary(low, node, "GELU", approximate=attribute(node, "approximate", "none") == "tanh")
+
+
+def leaky(low: Lowering, node: ir.Node) -> None:
+    """LeakyRelu."""
+    unary(low, node, "LEAKY_RELU", alpha=float(attribute(node, "alpha", 0.01)))
+
+
+def batch_norm(low: Lowering, node: ir.Node) -> None:
+    """BatchNormalization by its stored mean and variance: a product and a sum per channel."""
+    if attribute(node, "training_mode", 0):
+        raise refuse(node, "computes its mean and variance as it runs (training_mode=1)", "export it for inference")
+    scale, shift, mean, variance = (low.wanted(node, i, "parameters").astype(np.float64) for i in range(1, 5))
+    factor = scale / np.sqrt(variance + float(attribute(node, "epsilon", 1e-5)))
+    perm = common_order(low, node.inputs[:1], low.rank(node.inputs[0]))
+    x = low.read(node.inputs[0], perm)
+    shape = low.file.tensors[x].shape
+    wide = [-1 if axis == 1 else 1 for axis in perm]
+    y = low.emit("MUL", [x, low.store(_wide(factor, wide))], shape)
+    low.give(low.emit("ADD", [y, low.store(_wide(shift - mean * factor, wide))], shape), perm)
+
+
+def _wide(array: NDArray[Any], shape: Sequence[int]) -> NDArray[np.float32]:
+    return array.astype(np.float32).reshape(shape)
+
+
+def identity_node(low: Lowering, node: ir.Node) -> None:
+    """Identity, and Dropout of a trained model."""
+    if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
+        raise refuse(node, "gives its mask", "export the model for inference")
+    value = node.inputs[0]
+    low.form(value, low.order(value), codes=low.at.integer)
+    for held in list(low.held[value.name or "" if value is not None else ""]):
+        if held.quant is None and not low.at.integer:
+            low.hold(low.at.results[0].value, held)
+    if low.at.integer:
+        low.give(low.read(value))
+
+
+_BOOL = {
+    "Equal": "EQUAL", "Less": "LESS", "LessOrEqual": "LESS_EQUAL", "Greater": "GREATER",
+    "GreaterOrEqual": "GREATER_EQUAL", "And": "LOGICAL_AND", "Or": "LOGICAL_OR",
+}  # fmt: skip
+_UNARY = {
+    "Abs": "ABS", "Neg": "NEG", "Exp": "EXP", "Log": "LOG", "Sqrt": "SQRT", "Sin": "SIN", "Cos": "COS",
+    "Floor": "FLOOR", "Ceil": "CEIL", "Round": "ROUND", "Not": "LOGICAL_NOT", "Sign": "SIGN",
+    "HardSwish": "HARD_SWISH",
+}  # fmt: skip
+
+OPS: Mapping[str, Any] = {
+    "Add": partial(binary, code="ADD"),
+    "Sub": partial(binary, code="SUB"),
+    "Mul": partial(binary, code="MUL"),
+    "Div": divide,
+    "Mod": modulo,
+    "Pow": power,
+    "Max": partial(many, code="MAXIMUM"),
+    "Min": partial(many, code="MINIMUM"),
+    "Sum": partial(many, code="ADD"),
+    "Mean": partial(many, code="ADD"),
+    **{name: partial(binary, code=code, dtype="bool") for name, code in _BOOL.items()},
+    **{name: partial(unary, code=code) for name, code in _UNARY.items()},
+    "Xor": exclusive,
+    "Cast": cast_node,
+    "Clip": clip,
+    "Relu": relu,
+    "HardSigmoid": hard_sigmoid,
+    "Sigmoid": partial(fixed, code="LOGISTIC"),
+    "Tanh": partial(fixed, code="TANH"),
+    "PRelu": prelu,
+    "LeakyRelu": leaky,
+    "Elu": scaled_elu,
+    "Selu": scaled_elu,
+    "Celu": scaled_elu,
+    "Gelu": gelu,
+    "Erf": erf,
+    "Mish": mish,
+    "Swish": swish,
+    "Softplus": softplus,
+    "Softsign": softsign,
+    "ThresholdedRelu": thresholded,
+    "Shrink": shrink,
+    "Reciprocal": reciprocal,
+    "Tan": tangent,
+    "Sinh": hyperbolic,
+    "Cosh": hyperbolic,
+    "Where": where,
+    "BatchNormalization": batch_norm,
+    "Identity": identity_node,
+    "Dropout": identity_node,
+}

@@ -1,0 +1,89 @@
+"""Find GELU where it is spelled out with Erf, which LiteRT has only within its GELU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..graph.rewrite import array
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+def join(graph: ir.Graph) -> int:
+    """Write x · (1 + erf(x / √2)) / 2, in any order of its products, as Gelu(x), in place; outputs keep their names.
+
+    Returns:
+        How many there were.
+    """
+    count = 0
+    for node in list(graph):
+        if node.op_type == "Erf" and node.domain in ("", "ai.onnx"):
+            count += _join(graph, node)
+    return count
+
+
+def _join(graph: ir.Graph, erf: ir.Node) -> bool:
+    import onnx_ir as ir
+
+    scaled = erf.inputs[0].producer() if erf.inputs[0] is not None else None
+    x = _times(scaled, 1 / np.sqrt(2))
+    added = _only(erf)
+    if x is None or added is None or added.op_type != "Add" or _other(added, erf.outputs[0], 1.0) is None:
+        return False
+    product = _only(added)
+    if product is None or product.op_type != "Mul":
+        return False
+    other = product.inputs[1 - list(product.inputs).index(added.outputs[0])]
+    end = product
+    if other is x:  # x · (1 + erf) first, half of it then
+        half = _only(product)
+        if half is None or _times(half, 0.5) is not product.outputs[0]:
+            return False
+        end = half
+    elif other is not None and _times(other.producer(), 0.5) is x:
+        pass
+    elif other is not None and _number(other) == 0.5:  # (1 + erf) / 2 first, x then
+        last = _only(product)
+        if last is None or last.op_type != "Mul" or x not in last.inputs:
+            return False
+        end = last
+    else:
+        return False
+    old = end.outputs[0]
+    new = ir.node("Gelu", [x], name=end.name)
+    new.outputs[0].type, new.outputs[0].shape = old.type, old.shape
+    graph.insert_before(end, new)
+    name = old.name
+    old.replace_all_uses_with(new.outputs[0], replace_graph_outputs=True)
+    graph.remove(end, safe=True)
+    new.outputs[0].name = name
+    return True
+
+
+def _times(node: ir.Node | None, factor: float) -> ir.Value | None:
+    """What a node multiplies by a constant."""
+    if node is None or node.op_type not in ("Mul", "Div"):
+        return None
+    for index in (0, 1) if node.op_type == "Mul" else (1,):
+        number = _number(node.inputs[index])
+        if number is not None and abs((number if node.op_type == "Mul" else 1 / (number or 1)) / factor - 1) < 1e-5:
+            return node.inputs[1 - index]
+    return None
+
+
+def _other(node: ir.Node, value: ir.Value, number: float) -> ir.Value | None:
+    index = 1 - list(node.inputs).index(value)
+    return node.inputs[index] if _number(node.inputs[index]) == number else None
+
+
+def _number(value: ir.Value | None) -> float | None:
+    known = array(value) if value is not None else None
+    return float(known.reshape(-1)[0]) if known is not None and known.size == 1 else None
+
+
+def _only(node: ir.Node) -> ir.Node | None:
+    uses = list(node.outputs[0].uses())
+    return uses[0].node if len(uses) == 1 and not node.outputs[0].is_graph_output() else None

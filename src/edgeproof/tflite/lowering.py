@@ -1,0 +1,448 @@
+"""What the lowering of an operator may ask and do: read values as they are wanted, emit operators, give the result.
+
+A value of the graph is held by any number of tensors: in several orders of axes, as codes and as real numbers. Reading
+a value in a form that is not held yet emits the TRANSPOSE, DEQUANTIZE or QUANTIZE that makes it, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UnsupportedError
+from ..graph.rewrite import label
+from ..model import attribute
+from . import layout
+from .layout import Perm, Shape
+from .write import File, Operator, Quant, Tensor
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ..graph.quantised import Coded
+
+HALF_FROM = 256
+"""Numbers of the smallest constant that is stored as float16: biases and scalars are not worth the operator."""
+
+FUSED = {"NONE": 0, "RELU": 1, "RELU_N1_TO_1": 2, "RELU6": 3}
+"""Activations that operators take within them, by their number in the schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A tensor that holds a value.
+
+    Attributes:
+        tensor: Its index.
+        perm: Stored axis → axis of the value.
+        quant: For codes.
+    """
+
+    tensor: int
+    perm: Perm
+    quant: Quant | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a step makes.
+
+    Attributes:
+        value: The real numbers: an output of the node, past an activation that the operator takes over.
+        codes: Value of the codes that are written instead; None for real numbers.
+        quant: What they mean.
+    """
+
+    value: ir.Value
+    codes: ir.Value | None = None
+    quant: Quant | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An ONNX node with what its operator takes over from those behind it.
+
+    Attributes:
+        node: The node.
+        results: One for each output of the node.
+        integer: Whether it runs in integers.
+        fused: Activation within the operator, one of `FUSED`.
+        bounds: Codes are cut to these real numbers behind the operator; None where they need not be.
+        bias: Constant that an addition behind the node adds.
+        covered: Nodes that need no lowering of their own.
+    """
+
+    node: ir.Node
+    results: tuple[Result, ...]
+    integer: bool = False
+    fused: str = "NONE"
+    bounds: tuple[float, float] | None = None
+    bias: ir.Value | None = None
+    covered: tuple[ir.Node, ...] = ()
+
+    @property
+    def quant(self) -> Quant | None:
+        """What the codes of the (first) result mean."""
+        return self.results[0].quant
+
+    @property
+    def activation(self) -> int:
+        """Number of the activation within the operator."""
+        return FUSED[self.fused]
+
+
+@dataclass(slots=True)
+class Lowering:
+    """A graph on its way into a file.
+
+    Attributes:
+        shapes: Of every value, by name.
+        dtypes: Of every value, by name; float16 is computed as float32.
+        coded: What is held as codes, by the name of the value that is read back.
+        numbers: Constants by name, as far as they were asked for.
+        constant: Finds the constant behind a value.
+        half: Store float constants as float16.
+        dynamic: Integer weights under float activations stay integers, and the activations are quantised as they come.
+        opset: Of the graph.
+        file: What is written.
+        held: Value → tensors that hold it.
+        step: What is being lowered.
+    """
+
+    shapes: Mapping[str, Shape]
+    dtypes: Mapping[str, str]
+    coded: Mapping[str, Coded]
+    numbers: Any
+    half: bool
+    dynamic: bool
+    opset: int
+    file: File = field(default_factory=File)
+    held: dict[str, list[Held]] = field(default_factory=dict)
+    step: Step | None = None
+    names: set[str] = field(default_factory=set)
+    stored: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    unpacked: dict[int, int] = field(default_factory=dict)
+
+    # What the graph says.
+
+    def shape(self, value: ir.Value | None) -> Shape:
+        """Shape of a value."""
+        return self.shapes[_name(value)]
+
+    def rank(self, value: ir.Value | None) -> int:
+        """Number of its axes."""
+        return len(self.shape(value))
+
+    def dtype(self, value: ir.Value | None) -> str:
+        """Its dtype in the file."""
+        return self.dtypes[_name(value)]
+
+    def number(self, value: ir.Value | None) -> NDArray[Any] | None:
+        """The constant that a value is, weights read back from codes included; None for what is computed."""
+        if value is None:
+            return None
+        code = self.coded.get(_name(value))
+        if code is not None:
+            return code.real()
+        found: NDArray[Any] | None = self.numbers(value)
+        return found
+
+    def wanted(self, node: ir.Node, index: int, what: str) -> NDArray[Any]:
+        """An input that must be a constant.
+
+        Raises:
+            UnsupportedError: tflite.computed.
+        """
+        value = node.inputs[index] if index < len(node.inputs) else None
+        found = self.number(value)
+        if found is None:
+            raise refuse(node, f"computes its {what} as it runs; LiteRT wants a constant", "run pass simplify first")
+        return found
+
+    def ints(self, node: ir.Node, name: str, index: int) -> tuple[int, ...] | None:
+        """Integers that older opsets keep in an attribute and newer ones in an input; None when there are none."""
+        given = attribute(node, name, None)
+        if given is not None:
+            return tuple(int(n) for n in given)
+        if index >= len(node.inputs) or node.inputs[index] is None:
+            return None
+        if self.shapes.get(_name(node.inputs[index])) == (0,):
+            return ()
+        return tuple(int(n) for n in self.wanted(node, index, name).reshape(-1))
+
+    @property
+    def at(self) -> Step:
+        """The step that is being lowered."""
+        assert self.step is not None
+        return self.step
+
+    # Tensors and operators.
+
+    def tensor(self, shape: Shape, dtype: str, quant: Quant | None = None, name: str = "") -> int:
+        """A new tensor."""
+        fresh = self.fresh(name or f"{label(self.at.node) if self.step else 'value'}/{len(self.file.tensors)}")
+        self.file.tensors.append(Tensor(fresh, dtype, tuple(shape), quant))
+        return len(self.file.tensors) - 1
+
+    def fresh(self, name: str) -> str:
+        """A name that no tensor has."""
+        made, n = name, 2
+        while made in self.names:
+            made, n = f"{name}.{n}", n + 1
+        self.names.add(made)
+        return made
+
+    def emit(
+        self,
+        code: str,
+        inputs: Sequence[int],
+        shape: Sequence[int],
+        options: Mapping[str, Any] | None = None,
+        *,
+        dtype: str | None = None,
+        quant: Quant | None = None,
+    ) -> int:
+        """Add an operator with one output.
+
+        Args:
+            code: Builtin name.
+            inputs: Tensors.
+            shape: Of the output, as stored.
+            options: Fields of the operator's options that are not the schema's defaults.
+            dtype: Of the output; by default that of the first input.
+            quant: Of the output's codes.
+
+        Returns:
+            The output.
+        """
+        out = self.tensor(tuple(shape), dtype or self.file.tensors[inputs[0]].dtype, quant)
+        self.add(code, inputs, [out], options)
+        return out
+
+    def add(
+        self, code: str, inputs: Sequence[int], outputs: Sequence[int], options: Mapping[str, Any] | None = None
+    ) -> None:
+        """Add an operator with outputs of its own."""
+        node = label(self.at.node) if self.step else ""
+        self.file.operators.append(Operator(code, tuple(inputs), tuple(outputs), options or {}, node))
+
+    def store(self, array: NDArray[Any], quant: Quant | None = None, name: str = "constant") -> int:
+        """A constant tensor; equal ones are stored once."""
+        array = np.ascontiguousarray(array) if array.ndim else array
+        if array.dtype == np.float16:
+            return self.unpack(self._stored(array, None, name))
+        if array.dtype == np.float64:
+            array = array.astype(np.float32)
+        if self.half and array.dtype == np.float32 and array.size >= HALF_FROM:
+            with np.errstate(over="ignore"):
+                small = array.astype(np.float16)
+            if np.isfinite(small).all():
+                return self.unpack(self._stored(small, None, name))
+        return self._stored(array, quant, name)
+
+    def _stored(self, array: NDArray[Any], quant: Quant | None, name: str) -> int:
+        key = (array.dtype.str, array.shape, quant, array.tobytes() if array.size < HALF_FROM else id(array))
+        if array.size >= HALF_FROM:
+            import hashlib
+
+            key = (*key[:3], hashlib.sha256(array.tobytes()).digest())
+        if key not in self.stored:
+            self.stored[key] = self.tensor(array.shape, array.dtype.name, quant, name)
+            self.file.tensors[self.stored[key]].data = array
+        return self.stored[key]
+
+    def unpack(self, tensor: int) -> int:
+        """Real numbers of a stored tensor (float16, or codes), by one DEQUANTIZE."""
+        if tensor not in self.unpacked:
+            shape = self.file.tensors[tensor].shape
+            self.unpacked[tensor] = self.emit("DEQUANTIZE", [tensor], shape, dtype="float32")
+        return self.unpacked[tensor]
+
+    def integers(self, numbers: Sequence[int] | NDArray[Any]) -> int:
+        """A constant list of int32: axes, sizes, pads."""
+        return self.store(np.asarray(numbers, np.int32))
+
+    def scalar(self, number: Any, dtype: str = "float32") -> int:
+        """A constant without axes."""
+        return self.store(np.asarray(number, dtype))
+
+    # Values.
+
+    def orders(self, value: ir.Value | None) -> list[Perm]:
+        """The orders in which a value is held, the oldest first."""
+        return [h.perm for h in self.held.get(_name(value), ())]
+
+    def order(self, value: ir.Value | None) -> Perm:
+        """The order to read a value in when any will do: channels last where it is held so."""
+        found = self.orders(value)
+        preferred = layout.channels_last(self.rank(value)) if self.rank(value) > 2 else None
+        return preferred if preferred in found else found[0] if found else layout.identity(self.rank(value))
+
+    def read(self, value: ir.Value | None, perm: Perm | None = None) -> int:
+        """The tensor of a value, in the precision of the step.
+
+        Args:
+            value: An input of the step's node.
+            perm: Its order; as in ONNX by default.
+        """
+        return self.form(value, perm, codes=self.step is not None and self.step.integer).tensor
+
+    def form(self, value: ir.Value | None, perm: Perm | None = None, *, codes: bool) -> Held:
+        """As `read`, with the precision given, and what the codes mean."""
+        name = _name(value)
+        want = layout.identity(self.rank(value)) if perm is None else perm
+        code = self.coded.get(name)
+        codes = codes and code is not None
+        if name not in self.held:
+            self._constant(value, want, codes)
+        forms = self.held[name]
+        found = next((h for h in forms if h.perm == want and (h.quant is not None) == codes), None)
+        if found is None:
+            alike = [h for h in forms if (h.quant is not None) == codes]
+            if alike:
+                free = (h for h in alike if not layout.moves(*self._way(h, want)))
+                found = self._moved(next(free, alike[0]), want)
+            elif self.number(value) is not None:
+                self._constant(value, want, codes)
+                found = self.held[name][-1]
+            else:
+                found = self._converted(self.form(value, perm, codes=not codes), codes)
+            if found not in self.held[name]:
+                self.held[name].append(found)
+        return found
+
+    def _way(self, held: Held, want: Perm) -> tuple[Perm, Shape]:
+        return layout.change(held.perm, want), self.file.tensors[held.tensor].shape
+
+    def _moved(self, held: Held, want: Perm) -> Held:
+        return Held(self.reorder(held.tensor, layout.change(held.perm, want)), want, held.quant)
+
+    def reorder(self, tensor: int, order: Perm) -> int:
+        """A tensor with its stored axes in another order: a RESHAPE where that moves nothing."""
+        t = self.file.tensors[tensor]
+        if order == layout.identity(len(order)):
+            return tensor
+        shape = layout.stored(t.shape, order)
+        if t.data is not None:
+            return self.store(np.ascontiguousarray(t.data.transpose(order)), t.quant, t.name)
+        if not layout.moves(order, t.shape):
+            return self.reshape(tensor, shape)
+        return self.emit("TRANSPOSE", [tensor, self.integers(order)], shape, quant=t.quant)
+
+    def reshape(self, tensor: int, shape: Shape) -> int:
+        """A tensor with another shape."""
+        t = self.file.tensors[tensor]
+        if t.shape == tuple(shape):
+            return tensor
+        return self.emit("RESHAPE", [tensor, self.integers(shape)], shape, {"newShape": list(shape)}, quant=t.quant)
+
+    def _converted(self, held: Held, codes: bool) -> Held:
+        assert not codes, "codes are written by QuantizeLinear only"
+        t = self.file.tensors[held.tensor]
+        return Held(self.emit("DEQUANTIZE", [held.tensor], t.shape, dtype="float32"), held.perm)
+
+    def _constant(self, value: ir.Value | None, perm: Perm, codes: bool) -> None:
+        name, code = _name(value), self.coded.get(_name(value))
+        if codes and code is not None and code.codes is not None:
+            array, quant = stored_codes(code)
+            made = Held(self.store(array.transpose(perm), _turned(quant, perm), name), perm, quant)
+        else:
+            number = self.number(value)
+            assert number is not None, name
+            array = number if number.dtype == np.float16 else number.astype(self.dtype(value))
+            made = Held(self.store(array.transpose(perm), None, name), perm)
+        self.held.setdefault(name, []).append(made)
+
+    def quant_of(self, value: ir.Value | None) -> Quant | None:
+        """What the codes of an input mean, where it is held as codes."""
+        code = self.coded.get(_name(value))
+        return None if code is None else activation_quant(code)
+
+    def give(self, tensor: int, perm: Perm | None = None, output: int = 0) -> None:
+        """Say which tensor holds the result of the step.
+
+        Codes that mean something else than is wanted are turned into those that are.
+
+        Args:
+            tensor: The tensor.
+            perm: How it holds it; as in ONNX by default.
+            output: Which output of the node, for one with several.
+        """
+        step, t = self.at, self.file.tensors[tensor]
+        result = step.results[output]
+        if perm is None:
+            perm = layout.identity(len(t.shape))
+        if not step.integer:
+            self.hold(result.value, Held(tensor, perm))
+            self.rename(tensor, _name(result.value))
+            return
+        if step.bounds is not None:
+            tensor = self._cut(tensor, step.bounds)
+        if t.quant != result.quant:
+            tensor = self.emit("QUANTIZE", [tensor], t.shape, dtype="int8", quant=result.quant)
+        self.hold(result.codes, Held(tensor, perm, result.quant))
+        self.rename(tensor, _name(result.codes))
+
+    def _cut(self, tensor: int, bounds: tuple[float, float]) -> int:
+        t = self.file.tensors[tensor]
+        assert t.quant is not None
+        for code, bound in (("MAXIMUM", bounds[0]), ("MINIMUM", bounds[1])):
+            if np.isfinite(bound):
+                at = np.clip(np.rint(bound / t.quant.scale[0]) + t.quant.zero[0], -128, 127).astype(np.int8)
+                tensor = self.emit(code, [tensor, self.store(at, t.quant)], t.shape, quant=t.quant)
+        return tensor
+
+    def hold(self, value: ir.Value | None, held: Held) -> None:
+        """Note that a tensor holds a value."""
+        self.held.setdefault(_name(value), []).insert(0, held)
+
+    def rename(self, tensor: int, name: str) -> None:
+        """Call a tensor as the value is called, where no other is."""
+        t = self.file.tensors[tensor]
+        if t.data is None and name and name not in self.names and tensor not in self.file.inputs:
+            self.names.discard(t.name)
+            self.names.add(name)
+            t.name = name
+
+
+def stored_codes(code: Coded) -> tuple[NDArray[Any], Quant]:
+    """Codes of a constant as LiteRT has them: int8 or int32, with scale and zero point."""
+    assert code.codes is not None
+    array, shift = code.codes, 0
+    if code.dtype == "uint8":
+        array, shift = (array.astype(np.int16) - 128).astype(np.int8), 128
+    elif code.dtype != "int32":
+        array = array.astype(np.int8)
+    scale, zero = code.scale.reshape(-1), code.zero_point.reshape(-1) - shift
+    axis = 0 if code.axis is None else code.axis % array.ndim
+    return array, Quant(tuple(map(float, scale)), tuple(map(int, zero)), axis)
+
+
+def activation_quant(code: Coded) -> Quant:
+    """What codes of an activation mean, once they are int8."""
+    shift = 128 if code.dtype == "uint8" else 0
+    return Quant((float(code.scale.reshape(-1)[0]),), (int(code.zero_point.reshape(-1)[0]) - shift,))
+
+
+def _turned(quant: Quant, perm: Perm) -> Quant:
+    return Quant(quant.scale, quant.zero, perm.index(quant.axis) if len(quant.scale) > 1 else 0)
+
+
+def refuse(node: ir.Node, why: str, remedy: str) -> UnsupportedError:
+    """The error for a node that cannot be expressed.
+
+    Args:
+        node: The node.
+        why: The end of a sentence that begins with the node.
+        remedy: What to do.
+    """
+    return UnsupportedError("tflite.operator", f"{label(node)} ({node.op_type})", why, remedy)
+
+
+def _name(value: ir.Value | None) -> str:
+    assert value is not None
+    return value.name or ""
