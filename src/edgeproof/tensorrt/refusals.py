@@ -22,6 +22,10 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "quantise with pass int8 for this target: biases stay in float32",
     ),
     (
+        r"(?i)for turing",
+        "run pass fp16 or int8 on the model first: Turing multiplies matrices in lower precision only",
+    ),
+    (
         r"(?i)no importer registered|plugin not found|unknown op|unsupported operator",
         "export it with standard ONNX operators, run pass simplify, or load the plugin's library",
     ),
@@ -130,6 +134,8 @@ def refused(model: Model, target: str, refusals: Sequence[Refusal], stage: str) 
 
 
 def _line(text: str) -> str:
-    """Without source positions and line breaks."""
-    text = re.sub(r"\[\w+\.cpp:\w+:\d+\]|In function \w+:?", "", text)
-    return " ".join(text.split())
+    """Without source positions, line breaks, and the call that failed."""
+    text = re.sub(r"\[[\w.]+:\w+:\d+\]|\[[\w.]+:\d+: \w+\]|In function \w+:?", "", text)
+    text = re.sub(r"\.? In \w+ at /\S+?:\d+", "", text)
+    text = re.sub(r"^I\w+::\w+: Error Code \d+: ", "", " ".join(text.split()))
+    return text.replace("( ", "(")
