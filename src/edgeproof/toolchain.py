@@ -75,10 +75,16 @@ TOOLCHAINS: Mapping[str, Toolchain] = {
         note="to link libraries for ARM, a cross compiler: apt-get install gcc-aarch64-linux-gnu",
     ),
     "tensorrt": Toolchain(
-        (("tensorrt>=10",),), "tensorrt", size="5 GB", note="an NVIDIA GPU; on Jetson, JetPack brings it"
+        (("tensorrt>=10", "cuda-bindings>=12.6"),),
+        "tensorrt",
+        size="5 GB",
+        note="an NVIDIA GPU; on Jetson, JetPack brings it",
     ),
     "tensorrt_rtx": Toolchain(
-        (("tensorrt-rtx-cu12==1.7.1.116",),), "tensorrt_rtx", size="320 MB", note="an RTX GPU to run, none to build"
+        (("tensorrt-rtx-cu12==1.7.1.116", "cuda-bindings>=12.6,<13"),),
+        "tensorrt_rtx",
+        size="320 MB",
+        note="an RTX GPU to run, none to build",
     ),
     "executorch": Toolchain(
         (("torch==2.13.0",), ("executorch==1.5.1",)),

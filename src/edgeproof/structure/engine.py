@@ -4,7 +4,7 @@ An engine hides its weights and operators, so they are unknown. A build record i
 (``model.engine.json`` or ``model.engine.build.metadata.json``) that whoever built it wrote: it may name ``inputs`` and
 ``outputs`` (each name, dtype, shape), and holds whatever else was noted. It is kept by digest and believed no further
 than that: it is a claim of the builder's.
-Source of the version's place in the header: NVIDIA/TensorRT issue 3073 (bytes 24 to 27).
+What its first bytes tell stands in `edgeproof.tensorrt.header`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..model import TensorSpec
 from ..onnxfile import contained
 from ..strictjson import loads
+from ..tensorrt.header import BYTES, read_header
 from . import Assessment, Part, Structure, part
 
 RECORDS = (".json", ".build.metadata.json")
@@ -73,15 +74,22 @@ def values(path: Path, names: list[str]) -> dict[str, Any]:
 
 def _header(path: Path, assessed: Assessment) -> dict[str, str | int | float]:
     with path.open("rb") as f:
-        head = f.read(28)
-    if head[:4] not in (b"ftrt", b"ptrt") or len(head) < 28:
+        head = f.read(BYTES)
+    header = read_header(head)
+    if header is None:
         problem = f"begins with {head[:4]!r}, not as a TensorRT plan does"
         assessed.found("caution", "header", path.name, problem, "check with trtexec --loadEngine on the device")
         assessed.check("header", _QUESTIONS["header"])
         return {}
     assessed.check("header", _QUESTIONS["header"])
-    version = ".".join(map(str, head[24:28]))
-    return {"tensorrt_version": version} if 5 <= head[24] <= 30 else {}
+    facts: dict[str, str | int | float] = {}
+    if header.version:
+        facts["tensorrt_version"] = header.text
+    if header.rtx:
+        facts["runtime"] = "TensorRT for RTX"
+    if header.capabilities:
+        facts["compute_capability"] = ", ".join(header.capabilities)
+    return facts
 
 
 def _record(path: Path) -> tuple[dict[str, Any], Part | None]:

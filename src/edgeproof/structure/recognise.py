@@ -91,7 +91,7 @@ def _by_content(head: bytes, size: int) -> str:
         return "tflite"
     if head[:4] == b"GGUF":
         return "gguf"
-    if head[:4] in (b"ftrt", b"ptrt"):
+    if head[:4] in (b"ftrt", b"ptrt", b"vtrt"):
         return "engine"
     if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:5] in (b"<?xml", b"<net "):
         return "openvino"
