@@ -93,8 +93,8 @@ def hardmax(n: Call) -> Value:
 
 def dropout(n: Call) -> Any:
     """Dropout: does nothing in inference, drops in training."""
-    ratio = n.scalar(1, 0.5) if n.opset >= 12 else n.attr("ratio", 0.5)
     asked = n.opset >= 12 and n.has(2) and bool(n.scalar(2))
+    ratio = n.attr("ratio", 0.5) if n.opset < 12 else n.scalar(1, 0.5) if asked or n.options.train else 0.0
     if asked and ratio and not n.options.train:
         raise n.refused("is in training mode and draws random numbers", "export the model in inference mode")
     made: Value = n[0]

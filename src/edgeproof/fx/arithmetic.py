@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import at_run_time
@@ -159,17 +160,31 @@ def clip(n: Call) -> Value:
 
 def cast(n: Call) -> Value:
     """Cast."""
-    return convert(n, torch_dtype(n.torch, n.attr("to"), n.build.onnx_node), saturate=bool(n.attr("saturate", 1)))
+    return convert(n, n.attr("to"))
 
 
 def cast_like(n: Call) -> Value:
     """CastLike."""
-    return convert(n, n.dtype(1), saturate=bool(n.attr("saturate", 1)))
+    like = n.node.inputs[1]
+    assert like is not None
+    if like.dtype is None:
+        return n.call("to", n[0], n.dtype(1))
+    return convert(n, int(like.dtype))
 
 
-def convert(n: Call, dtype: Any, *, saturate: bool) -> Value:
-    """Input 0 in another dtype; sizes stay sizes."""
-    value = n[0]
+def bit_cast(n: Call) -> Value:
+    """BitCast: the same bits as another type."""
+    return n.call("view", n[0], torch_dtype(n.torch, n.attr("to"), n.build.onnx_node))
+
+
+def convert(n: Call, number: int) -> Value:
+    """Input 0 as another ONNX type; sizes stay sizes."""
+    import onnx_ir as ir
+
+    value, name = n[0], ir.DataType(number).name
+    dtype, saturate = torch_dtype(n.torch, number, n.build.onnx_node), bool(n.attr("saturate", 1))
+    if name in ("INT4", "UINT4", "INT2", "UINT2"):
+        return n.call(at_run_time.to_bits, value, int(name[-1]), name[0] == "I")
     if isinstance(value, Sizes) and dtype in (n.torch.int32, n.torch.int64):
         return value
     if n.build.dtype(value) == dtype:
@@ -198,7 +213,26 @@ def identity(n: Call) -> Value:
     return n[0]
 
 
-OPERATORS: dict[str, Handler] = {
+def unsigned(handler: Handler, *, decides: bool = False) -> Handler:
+    """The same in a wider type for those unsigned ones that torch does not compute with.
+
+    Args:
+        handler: Imports one node.
+        decides: Whether the result is a truth value.
+    """
+
+    def wider(n: Call) -> Value | Sequence[Value | None]:
+        torch, dtype = n.torch, n.dtype() if n.inputs and n.inputs[0] is not None else None
+        if dtype not in (torch.uint16, torch.uint32, torch.uint64):
+            return handler(n)
+        inputs = tuple(None if v is None else n.call("to", v, torch.int64) for v in n.inputs)
+        made = handler(dataclasses.replace(n, inputs=inputs))
+        return made if decides or not isinstance(made, Value) else n.call("to", made, dtype)
+
+    return wider
+
+
+_COMPUTING: dict[str, Handler] = {
     **{
         op: unary(op.lower())
         for op in """Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Reciprocal Round
@@ -219,18 +253,25 @@ OPERATORS: dict[str, Handler] = {
     "BitwiseOr": binary("bitwise_or"),
     "BitwiseXor": binary("bitwise_xor"),
     "BitShift": shift,
-    "Equal": binary("eq"),
-    "Greater": binary("gt"),
-    "GreaterOrEqual": binary("ge"),
-    "Less": binary("lt"),
-    "LessOrEqual": binary("le"),
     "Max": variadic("maximum"),
     "Min": variadic("minimum"),
     "Sum": variadic("add"),
     "Mean": mean,
     "Clip": clip,
+}
+_DECIDING: dict[str, Handler] = {
+    "Equal": binary("eq"),
+    "Greater": binary("gt"),
+    "GreaterOrEqual": binary("ge"),
+    "Less": binary("lt"),
+    "LessOrEqual": binary("le"),
+}
+OPERATORS: dict[str, Handler] = {
+    **{op: unsigned(handler) for op, handler in _COMPUTING.items()},
+    **{op: unsigned(handler, decides=True) for op, handler in _DECIDING.items()},
     "Cast": cast,
     "CastLike": cast_like,
+    "BitCast": bit_cast,
     "IsInf": is_inf,
     "Where": where,
     "Identity": identity,

@@ -47,7 +47,19 @@ def to_float8(x: Any, dtype: Any, saturate: bool) -> Any:
         x = x.to(torch.float32)
     if saturate:
         return torch.where(torch.isnan(x), x, x.clamp(ends.min, ends.max)).to(dtype)
+    if dtype == torch.float8_e4m3fn:  # it has no infinity; beyond the middle to the next number there is only NaN
+        x = torch.where(x.abs() > ends.max + 16, torch.full_like(x, float("nan")), x)
     return x.to(dtype)
+
+
+def to_bits(x: Any, bits: int, signed: bool) -> Any:
+    """To an integer of fewer than eight bits, held in eight; what does not fit wraps around."""
+    import torch
+
+    low = torch.remainder(x.to(torch.int64), 1 << bits)
+    if signed:
+        low = torch.where(low >= 1 << (bits - 1), low - (1 << bits), low)
+    return low.to(torch.int8 if signed else torch.uint8)
 
 
 def reshape(x: Any, shape: Any, allow_zero: bool) -> Any:
@@ -56,6 +68,11 @@ def reshape(x: Any, shape: Any, allow_zero: bool) -> Any:
     if not allow_zero:
         target = [x.shape[i] if t == 0 else t for i, t in enumerate(target)]
     return x.reshape(target)
+
+
+def squeeze(x: Any, axes: Any) -> Any:
+    """Squeeze axes that are a tensor."""
+    return x.squeeze(tuple(axes.reshape(-1).tolist()))
 
 
 def unsqueeze(x: Any, axes: Any) -> Any:

@@ -143,8 +143,9 @@ def max_unpool(x: Any, index: Any, sizes: Any, kernel: list[int], stride: list[i
     if sizes is None:
         return flat
     wanted = sizes.tolist() if isinstance(sizes, torch.Tensor) else list(sizes)
-    whole = torch.zeros(wanted, dtype=x.dtype).reshape(-1).scatter(0, index.reshape(-1), x.reshape(-1))
-    return whole.reshape(wanted)
+    return torch.nn.functional.pad(
+        flat, [p for w, h in zip(wanted[::-1], shape[::-1], strict=True) for p in (0, w - h)]
+    )
 
 
 def batch_norm_training(
@@ -262,6 +263,8 @@ def reduced(name: str, x: Any, axes: list[int], keep: bool) -> Any:
         return (total if after is None else after(total)).to(dtype)
     if not axes:
         return x
+    if name in ("amax", "amin") and 0 in (x.shape[a] for a in axes):
+        return _nothing(x, axes, keep, highest=name == "amin")
     if name == "prod":
         for axis in sorted((a % x.dim() for a in axes), reverse=True):
             x = torch.prod(x, axis, keep, dtype=dtype)
@@ -271,6 +274,21 @@ def reduced(name: str, x: Any, axes: list[int], keep: bool) -> Any:
     if name in ("amax", "amin") and dtype == torch.bool:
         return getattr(torch, name)(x.to(torch.uint8), axes, keep).to(dtype)
     return torch.sum(x, axes, keep, dtype=dtype) if name == "sum" else getattr(torch, name)(x, axes, keep)
+
+
+def _nothing(x: Any, axes: list[int], keep: bool, *, highest: bool) -> Any:
+    """The extreme of nothing: the other end of the type."""
+    import torch
+
+    if x.dtype == torch.bool:
+        end: Any = highest
+    elif x.dtype.is_floating_point:
+        end = float("inf") if highest else -float("inf")
+    else:
+        end = torch.iinfo(x.dtype).max if highest else torch.iinfo(x.dtype).min
+    along = {a % x.dim() for a in axes}
+    shape = [1 if i in along else s for i, s in enumerate(x.shape) if keep or i not in along]
+    return torch.full(shape, end, dtype=x.dtype)
 
 
 def last_arg(name: str, x: Any, axis: int, keep: bool) -> Any:

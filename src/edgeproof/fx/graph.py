@@ -12,21 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, UnsupportedError, did_you_mean
 from ..graph.opset import raised
-from ..graph.rewrite import label, subgraphs
+from ..graph.rewrite import graphs, label, subgraphs
 from ..graph.shapes import infer
 from ..model import Model, TensorSpec
 from . import (
     activations,
     arithmetic,
+    control_flow,
     convolution,
+    detection,
     indexing,
     linear,
     norms,
     pooling,
     quantisation,
+    recurrent,
     reduction,
     resampling,
+    sequences,
     shapes,
+    signals,
 )
 from .builder import Builder
 from .call import Call, Handler, Options
@@ -38,8 +43,16 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     arithmetic, activations, convolution, pooling, norms, linear, reduction, shapes, indexing, resampling, quantisation,
+    recurrent, control_flow, sequences, signals, detection,
 )  # fmt: skip
 """Files that claim operators."""
+EXPANDED = frozenset(
+    """
+    Attention CausalConvWithState CenterCropPad LinearAttention NegativeLogLikelihoodLoss RotaryEmbedding SequenceMap
+    SoftmaxCrossEntropyLoss SwiGLU
+    """.split()  # noqa: SIM905
+)
+"""Operators that ONNX itself defines by others; they are imported as those."""
 OLDEST = 7
 """Opset from which on operators broadcast as they do now; an older model is raised to it."""
 
@@ -68,7 +81,10 @@ class Imported:
 
 def claimed() -> Mapping[str, Handler]:
     """Every operator of the default domain that can be imported, and the function that does it."""
-    return {op: handler for family in FAMILIES for op, handler in family.OPERATORS.items()}
+    found: dict[str, Handler] = {}
+    for family in FAMILIES:
+        found.update(family.OPERATORS)
+    return found
 
 
 def import_model(
@@ -141,7 +157,21 @@ def _prepared(model: Model) -> ir.Model:
         import onnx_ir.passes.common as common
 
         common.InlinePass()(graph)
-    return graph
+    return _expanded(graph)
+
+
+def _expanded(graph: ir.Model) -> ir.Model:
+    """The graph with the bodies of `EXPANDED` in their places."""
+    wanted = {n.op_type for g in graphs(graph.graph) for n in g if n.domain in ("", "ai.onnx")} & EXPANDED
+    if not wanted:
+        return graph
+    import onnx.inliner
+    import onnx_ir as ir
+
+    names = [("", op) for op in sorted(wanted)]
+    proto = ir.to_proto(graph)
+    proto = onnx.inliner.inline_selected_functions(proto, names, exclude=False, inline_schema_functions=True)
+    return _expanded(ir.from_proto(proto))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +186,8 @@ class _Importer:
 
     def run(self) -> Imported:
         """Import the whole model."""
-        self.facts.update(infer(self.model))
+        same = self.graph is self.model.graph
+        self.facts.update(infer(self.model if same else Model.of(self.graph, self.model.name)))
         self.stored.update(_stored_names(self.model.graph))
         main, placeholders = self.graph.graph, {}
         known: dict[str, Value] = {}
@@ -259,14 +290,9 @@ class _Importer:
 
 def _stored_names(graph: ir.Model) -> Iterator[str]:
     """Names of the tensors that are stored in the main graph and its subgraphs, where training can write them back."""
-    todo = [graph.graph]
-    while todo:
-        g = todo.pop()
+    for g in graphs(graph.graph):
         yield from g.initializers
-        for node in g:
-            if node.op_type == "Constant":
-                yield node.outputs[0].name or ""
-            todo.extend(subgraphs(node))
+        yield from (n.outputs[0].name or "" for n in g if n.op_type == "Constant")
 
 
 def _needed(graph: ir.Graph) -> set[ir.Node]:

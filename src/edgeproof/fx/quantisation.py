@@ -74,7 +74,8 @@ def dequantize(n: Call) -> Value:
     made_of: Any = call("to", codes, target)
     if zero is not None and not _zero(zero):
         zero = _aligned(n, zero, axis, block)
-        made_of = call("to", call(n.torch.sub, call("to", codes, n.torch.int32), _in(n, zero, n.torch.int32)), target)
+        wide = target if n.floating() else n.torch.int32
+        made_of = call("to", call(n.torch.sub, call("to", codes, wide), _in(n, zero, wide)), target)
     return call(n.torch.mul, made_of, scale)
 
 

@@ -40,7 +40,7 @@ def reduction(name: str, since: int = 18) -> Handler:
         keep = bool(n.attr("keepdims", 1))
         if axes is None:
             return n.call(composed.reduced, name, n[0], [], keep) if name in AT_EACH else n[0]
-        if axes and name in ("amax", "amin", "mean", "logsumexp") and n.floating():
+        if axes and name in ("amax", "amin", "mean", "logsumexp") and n.floating() and 0 not in (n.shape(0) or ()):
             return n.call(getattr(n.torch, name), n[0], axes, keep)
         if axes and name == "sum":
             return n.call(n.torch.sum, n[0], axes, keep, dtype=n.dtype())

@@ -13,8 +13,6 @@ from .values import Size, Value
 def resize_(n: Call) -> Value:
     """Resize and Upsample: by torch's own interpolation where it is the same, else as ONNX defines it."""
     scales, sizes = _wanted(n)
-    if scales is None and sizes is None:
-        raise n.refused("has neither scales nor sizes known at import", "fix the shapes and simplify the model first")
     rank = n.rank()
     axes = [a % rank for a in (n.attr("axes") or range(rank))]
     old = n.node.op_type == "Upsample" or n.opset < 11
@@ -29,6 +27,8 @@ def resize_(n: Call) -> Value:
         outside=n.attr("extrapolation_value", 0.0),
     )
     roi = n.constant(1).tolist() if spec.place == "tf_crop_and_resize" and n.has(1) and not old else None
+    if scales is None and sizes is None:
+        return _at_run_time(n, axes, spec)
     shape = n.shape(0)
     plain = _plain(n, spec, axes, shape, scales, sizes)
     return (
@@ -36,6 +36,15 @@ def resize_(n: Call) -> Value:
         if plain is not None
         else n.call(resize.resized, n[0], scales, sizes, axes, roi, dataclasses.astuple(spec))
     )
+
+
+def _at_run_time(n: Call, axes: list[int], spec: resize.Resize) -> Value:
+    """Resize by numbers that only run time knows."""
+    at = 1 if n.node.op_type == "Upsample" or n.opset < 11 else 2
+    scales = n[at] if n.has(at) and n.shape(at) != (0,) else None
+    sizes = n[3] if n.has(3) and scales is None else None
+    roi = n[1] if spec.place == "tf_crop_and_resize" and n.has(1) else None
+    return n.call(resize.resized_at_run_time, n[0], scales, sizes, axes, roi, dataclasses.astuple(spec))
 
 
 def _wanted(n: Call) -> tuple[list[float] | None, list[int | Size] | None]:
@@ -83,7 +92,7 @@ def pad(n: Call) -> Value:
         value: Any = n.attr("value", 0.0)
     else:
         pads = n.sizes(1)
-        value = 0 if not n.has(2) else n.scalar(2)
+        value = 0 if not n.has(2) else n[2] if n.constant(2) is None else n.scalar(2)
     axes = n.integers(3) if n.has(3) else None
     if pads is None or (n.has(3) and axes is None):
         return n.call(resize.padded_at_run_time, n[0], n[1], value, n[3] if n.has(3) else None, mode)
@@ -91,7 +100,7 @@ def pad(n: Call) -> Value:
     axes = list(range(rank)) if axes is None else [a % rank for a in axes]
     half = len(pads) // 2
     begin, end = dict(zip(axes, pads[:half], strict=True)), dict(zip(axes, pads[half:], strict=True))
-    if mode == "constant" and n.dtype() != n.torch.bool:
+    if mode == "constant" and n.dtype() != n.torch.bool and isinstance(value, int | float):
         flat = [p for a in reversed(range(rank)) for p in (begin.get(a, 0), end.get(a, 0))]
         return n[0] if all(p == 0 for p in flat) else n.call(n.functional.pad, n[0], flat, "constant", value)
     spatial = _reflects(n, mode, rank, begin, end)

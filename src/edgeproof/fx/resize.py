@@ -89,6 +89,12 @@ def resized(
     return made.to(dtype)
 
 
+def resized_at_run_time(x: Any, scales: Any, sizes: Any, axes: list[int], roi: Any, how: tuple[Any, ...]) -> Any:
+    """Resize by numbers that are tensors."""
+    factors, wanted, crop = (None if t is None else t.tolist() for t in (scales, sizes, roi))
+    return resized(x, factors, wanted, axes, crop, how)
+
+
 def _along(x: Any, axis: int, now: int, wanted: int, scale: float, crop: tuple[float, float], spec: Resize) -> Any:
     import torch
 
@@ -186,7 +192,7 @@ def padded(x: Any, begin: list[int], end: list[int], value: Any, mode: str) -> A
             shape = [1] * x.dim()
             shape[axis] = len(at)
             inside = ((at >= 0) & (at < size)).reshape(shape)
-            x = torch.where(inside, kept, torch.tensor(value, dtype=x.dtype))
+            x = torch.where(inside, kept, torch.as_tensor(value, dtype=x.dtype).reshape(()))
         else:
             x = x.index_select(axis, _folded(torch, at, size, mode))
     return x

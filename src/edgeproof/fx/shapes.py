@@ -94,6 +94,8 @@ def _both(n: Call, dims: list[int | Size], axis: int) -> list[int | Size]:
 
 def squeeze(n: Call) -> Value:
     """Squeeze the axes named, or all of size one."""
+    if n.opset >= 13 and n.has(1) and n.constant(1) is None:
+        return n.call(at_run_time.squeeze, n[0], n[1])
     axes = n.listed(1, "axes", 13)
     sizes = as_sizes(n[0])
     if isinstance(n[0], Sizes) and sizes is not None:
@@ -188,6 +190,8 @@ def depth_to_space(n: Call) -> Value:
 
 def space_to_depth(n: Call) -> Value:
     """SpaceToDepth."""
+    if n.attr("mode", "DCR") == "CRD":
+        return n.call(n.functional.pixel_unshuffle, n[0], n.attr("blocksize"))
     return n.call(at_run_time.space_to_depth, n[0], n.attr("blocksize"))
 
 

@@ -1,0 +1,116 @@
+"""Fourier transforms, windows and mel weights."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .call import Call, Handler
+from .dtypes import torch_dtype
+from .values import Value
+
+
+def dft(n: Call) -> Value:
+    """DFT; its axis is an attribute up to opset 19, an input since."""
+    axis = int(n.scalar(2, -2)) if n.opset >= 20 else n.attr("axis", 1)
+    length: Any = None
+    if n.has(1):
+        length = n.scalar(1) if n.constant(1) is not None else n[1]
+    return n.call(transformed, n[0], length, axis, bool(n.attr("inverse", 0)), bool(n.attr("onesided", 0)))
+
+
+def transformed(x: Any, length: Any, axis: int, inverse: bool, onesided: bool) -> Any:
+    """DFT-20 of [..., 1] or [..., 2], real and imaginary parts last."""
+    import torch
+
+    axis %= x.dim()
+    size = None if length is None else int(length)
+    if inverse and onesided:
+        whole = torch.view_as_complex(x.contiguous())
+        return torch.fft.irfft(whole, size, axis).unsqueeze(-1)
+    complex_ = torch.view_as_complex(x.contiguous()) if x.shape[-1] == 2 else x.squeeze(-1).to(torch.complex64)
+    if x.dtype == torch.float64 and x.shape[-1] == 1:
+        complex_ = x.squeeze(-1).to(torch.complex128)
+    made = torch.fft.ifft(complex_, size, axis) if inverse else torch.fft.fft(complex_, size, axis)
+    if onesided:
+        made = made.narrow(axis, 0, made.shape[axis] // 2 + 1)
+    return torch.view_as_real(made)
+
+
+def stft(n: Call) -> Value:
+    """STFT."""
+    step: Any = n.scalar(1) if n.constant(1) is not None else n[1]
+    window = n[2] if n.has(2) else None
+    length: Any = None
+    if n.has(3):
+        length = n.scalar(3) if n.constant(3) is not None else n[3]
+    return n.call(short_time, n[0], step, window, length, bool(n.attr("onesided", 1)))
+
+
+def short_time(x: Any, step: Any, window: Any, length: Any, onesided: bool) -> Any:
+    """STFT-17 of a signal [batch, samples, 1 or 2]: frames that do not reach over the end."""
+    import torch
+
+    size = int(length) if length is not None else window.shape[0]
+    signal = torch.view_as_complex(x.contiguous()) if x.shape[-1] == 2 else x.squeeze(-1)
+    frames = signal.unfold(1, size, int(step))
+    if window is not None:
+        frames = frames * window
+    made = torch.fft.fft(frames, dim=-1)
+    if onesided:
+        made = made.narrow(-1, 0, size // 2 + 1)
+    return torch.view_as_real(made)
+
+
+def window(name: str, **settings: float) -> Handler:
+    """One of the windows, periodic or symmetric."""
+
+    def handler(n: Call) -> Value:
+        dtype = torch_dtype(n.torch, n.attr("output_datatype", 1), n.build.onnx_node)
+        size: Any = n.scalar(0) if n.constant(0) is not None else n[0]
+        return n.call(windowed, name, size, bool(n.attr("periodic", 1)), settings, dtype)
+
+    return handler
+
+
+def windowed(name: str, size: Any, periodic: bool, settings: dict[str, float], dtype: Any) -> Any:
+    """A window of torch, worked out in float64."""
+    import torch
+
+    return getattr(torch, name)(int(size), periodic=periodic, **settings, dtype=torch.float64).to(dtype)
+
+
+def mel_weights(n: Call) -> Value:
+    """MelWeightMatrix."""
+    dtype = torch_dtype(n.torch, n.attr("output_datatype", 1), n.build.onnx_node)
+    return n.call(mel_matrix, *(n[i] for i in range(5)), dtype)
+
+
+def mel_matrix(bins: Any, length: Any, rate: Any, lowest: Any, highest: Any, dtype: Any) -> Any:
+    """MelWeightMatrix-17: triangles between points that lie evenly in mel, snapped to bins of the spectrum."""
+    import torch
+
+    count, size, hertz = int(bins), int(length), int(rate)
+    low, high = (2595 * math.log10(1 + float(f) / 700) for f in (lowest, highest))
+    mels = torch.arange(count + 2, dtype=torch.float64) * ((high - low) / (count + 2)) + low
+    places = torch.floor((size + 1) * (700 * (10 ** (mels / 2595) - 1)) / hertz).to(torch.int64).tolist()
+    made = torch.zeros(size // 2 + 1, count, dtype=torch.float64)
+    for i in range(count):
+        first, middle, last = places[i : i + 3]
+        if middle == first:
+            made[middle, i] = 1
+        for j in range(first, middle + 1 if middle > first else first):
+            made[j, i] = (j - first) / (middle - first)
+        for j in range(middle, last):
+            made[j, i] = (last - j) / (last - middle)
+    return made.to(dtype)
+
+
+OPERATORS: dict[str, Handler] = {
+    "DFT": dft,
+    "STFT": stft,
+    "HannWindow": window("hann_window"),
+    "HammingWindow": window("hamming_window", alpha=25 / 46, beta=21 / 46),
+    "BlackmanWindow": window("blackman_window"),
+    "MelWeightMatrix": mel_weights,
+}
