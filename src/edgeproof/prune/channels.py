@@ -77,12 +77,19 @@ class Task:
         macs: Multiply-accumulates at the traced size.
         axes: Units along each axis that its work is proportional to.
         out: Units of the channels that it makes; None when it has none to lose.
+        share: Part of the work that is proportional to them.
     """
 
     layer: str
     macs: int
     axes: tuple[Labels, ...]
     out: Labels | None
+    share: float = 1.0
+
+    def left(self, lost: NDArray[np.bool_]) -> float:
+        """Multiply-accumulates without some units; bool [units + 1], the last entry False for what stays."""
+        kept = float(np.prod([1.0 - lost[axis].mean() for axis in self.axes]))
+        return self.macs * (1.0 - self.share + self.share * kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +139,14 @@ class Channels:
         if gone is None:
             return [float(task.macs) for task in self.tasks]
         lost = np.append(gone, False)  # the last stands for what stays
-        return [task.macs * float(np.prod([1.0 - lost[axis].mean() for axis in task.axes])) for task in self.tasks]
+        return [task.left(lost) for task in self.tasks]
 
     def savings(self) -> NDArray[np.float64]:
         """Multiply-accumulates that each unit alone takes along, float64 [units]."""
         saved = np.zeros(self.units + 1)
         for task in self.tasks:
             for axis in task.axes:
-                np.add.at(saved, axis, task.macs / len(axis))
+                np.add.at(saved, axis, task.share * task.macs / len(axis))
         return saved[:-1]
 
 
@@ -258,7 +265,7 @@ def _tasks(t: Trace, unit_of: Labels, nodes: list[ir.Node], layers: Sequence[Lay
         layer = layers[at[work.node]]
         macs = layer.macs.value if layer.macs is not None else None
         out = None if work.out is None else unit_of[work.out]
-        tasks.append(Task(label(work.node), macs or 0, tuple(unit_of[a] for a in work.axes), out))
+        tasks.append(Task(label(work.node), macs or 0, tuple(unit_of[a] for a in work.axes), out, work.share))
     return tasks
 
 

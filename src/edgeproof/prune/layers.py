@@ -46,7 +46,7 @@ def _grouped(
     grid_in, grid_out = x.reshape(groups, each_in), made.reshape(groups, each_out)
     if groups >= each_in:  # whole groups, as in depthwise convolutions and ResNeXt
         heads = t.atoms.unite_rows(np.concatenate([grid_in, grid_out], axis=1))
-        t.edit(node, _Groups(heads))
+        t.edit(node, [heads], _Groups(heads))
         return (made,)
     t.atoms.unite_rows(grid_out.T)
     first = t.atoms.unite_rows(grid_in.T)
@@ -84,7 +84,7 @@ def conv_transpose(t: Trace, node: ir.Node) -> None:
         if x[1] is not None:
             heads = t.atoms.unite_rows(x[1].reshape(groups, -1))
             made = np.repeat(heads, weight[1])
-            t.edit(node, _Groups(heads))
+            t.edit(node, [heads], _Groups(heads))
     _bias(t, node, 2, made)
     _layer(t, node, x[1], 1, factors, made)
     t.put(node.outputs[0], [x[0], made, *[None] * (len(weight) - 2)])
@@ -204,7 +204,7 @@ def group_norm(t: Trace, node: ir.Node) -> None:
         for index in (1, 2):
             held = t.axis(node, index, 0, "vector")
             t.join(held, x[1] if held is None or len(held) == len(x[1]) else heads, READ)
-        t.edit(node, _Groups(heads, "num_groups"))
+        t.edit(node, [heads], _Groups(heads, "num_groups"))
     t.put(node.outputs[0], [x[0], x[1], *[None] * (len(x) - 2)])
 
 
@@ -220,7 +220,8 @@ def recurrent(t: Trace, node: ir.Node) -> None:
     """LSTM, GRU, RNN: what they read may go, what they make stays."""
     x = t.read(node, 0)
     t.join(t.axis(node, 1, 2, "in"), x[2], READ)
-    t.work.append(Work(node, () if x[2] is None else (x[2],), None))
+    read, state = t.dims(node.inputs[1])[2], t.dims(node.inputs[2])[2]
+    t.work.append(Work(node, () if x[2] is None else (x[2],), None, read / (read + state)))
     _apart(t, x[:2], "a recurrence runs along it")
     for index in range(2, len(node.inputs)):
         if node.inputs[index] is not None and t.weight(node, index) is None:

@@ -44,7 +44,8 @@ def remove(channels: Channels, gone: Gone) -> Model:
         lambda before, op, inputs, attributes: _insert(editor, before, op, inputs, attributes),
     )
     for edit in channels.trace.edits:
-        edit.apply(nodes[edit.node], edits, keep)
+        if not all(keep(labels).all() for labels in edit.labels):
+            edit.apply(nodes[edit.node], edits, keep)
     for name in [n for n, v in editor.model.graph.initializers.items() if not v.uses() and not v.is_graph_output()]:
         del editor.model.graph.initializers[name]
     return Model.of(editor.model, channels.model.name)

@@ -48,7 +48,7 @@ def split(t: Trace, node: ir.Node) -> None:
             found.resize_inputs(2)
         found.replace_input_with(1, value)
 
-    t.edit(node, apply)
+    t.edit(node, parts, apply)
 
 
 def opset(node: ir.Node) -> int:
@@ -86,7 +86,8 @@ def slice_(t: Trace, node: ir.Node) -> None:
         axes[axis] = labels[taken.start : taken.stop : taken.step]
         cut[k] = (taken.start, taken.stop)
     if cut:
-        t.edit(node, _Cut({k: before[along[k]] for k in cut}, cut, starts, ends))
+        whole = {k: labels for k in cut if (labels := before[along[k]]) is not None}
+        t.edit(node, list(whole.values()), _Cut(whole, cut, starts, ends))
     t.put(node.outputs[0], axes)
 
 
@@ -94,7 +95,7 @@ class _Cut:
     """New bounds of a Slice."""
 
     def __init__(
-        self, labels: dict[int, Labels | None], cut: dict[int, tuple[int, int]], starts: list[int], ends: list[int]
+        self, labels: dict[int, Labels], cut: dict[int, tuple[int, int]], starts: list[int], ends: list[int]
     ) -> None:
         self._labels = labels
         self._cut = cut
@@ -105,9 +106,7 @@ class _Cut:
 
         bounds = [list(b) for b in self._bounds]
         for k, where in self._cut.items():
-            labels = self._labels[k]
-            assert labels is not None
-            stays = keep(labels)
+            stays = keep(self._labels[k])
             for side in (0, 1):
                 bounds[side][k] = int(stays[: where[side]].sum())
         for index, name in ((1, "starts"), (2, "ends")):
@@ -135,7 +134,7 @@ def gather(t: Trace, node: ir.Node) -> None:
             t.stay(labels[picked.reshape(-1)], "it is picked alone")
         else:
             between[along] = labels[picked.reshape(-1)]
-        t.edit(node, _Renumber(labels, picked, along))
+        t.edit(node, [labels], _Renumber(labels, picked, along))
     t.put(node.outputs[0], [*before[:axis], *between, *before[axis:]])
 
 
@@ -202,7 +201,7 @@ def pad(t: Trace, node: ir.Node) -> None:
                 value = edits.constant(f"{found.outputs[0].name}_pads", np.asarray(new, np.int64))
                 found.replace_input_with(1, value)
 
-        t.edit(node, apply)
+        t.edit(node, [side for sides in grown.values() for side in sides], apply)
     t.put(node.outputs[0], axes)
 
 

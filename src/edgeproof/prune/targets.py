@@ -52,7 +52,7 @@ def retarget(
             t.join(atoms, copied[position], "its size is copied from an axis that stays")
             del changing[position]
     if changing and target is not None:
-        t.edit(node, _Retarget(index, tuple(target), changing))
+        t.edit(node, list(changing.values()), _Retarget(index, tuple(target), changing))
 
 
 class _Retarget:

@@ -72,10 +72,12 @@ class Edit:
 
     Attributes:
         node: The node of the traced graph.
+        labels: The axes that it follows; while all of them stay whole, so does the node.
         apply: Called with (the node to change, its graph's editor, which indices stay).
     """
 
     node: ir.Node
+    labels: tuple[Labels, ...]
     apply: Callable[[ir.Node, Edits, Keep], None]
 
 
@@ -97,11 +99,13 @@ class Work:
         node: The layer.
         axes: Atoms of its factors: channels made, channels read, heads.
         out: Atoms of the channels that it makes; None when they cannot go.
+        share: Part of its work that shrinks.
     """
 
     node: ir.Node
     axes: tuple[Labels, ...]
     out: Labels | None
+    share: float = 1.0
 
 
 class Trace:
@@ -218,9 +222,9 @@ class Trace:
         if labels is not None:
             self.atoms.pin(labels, why)
 
-    def edit(self, node: ir.Node, apply: Callable[[ir.Node, Edits, Keep], None]) -> None:
-        """Note how a node changes."""
-        self.edits.append(Edit(node, apply))
+    def edit(self, node: ir.Node, labels: Sequence[Labels], apply: Callable[[ir.Node, Edits, Keep], None]) -> None:
+        """Note how a node changes when some of these axes do."""
+        self.edits.append(Edit(node, tuple(labels), apply))
 
 
 def is_constant(value: ir.Value) -> bool:
