@@ -135,6 +135,7 @@ class Context:
         progress: Told about long work.
         calibration: Keeps what was seen of these very feeds, so that passes which calibrate on them stream them once;
             None keeps nothing. Share one dict among contexts with the same feeds, and no others.
+        before: Gives the model as it was before the last pass: what training teaches the model to do again.
     """
 
     compile: Callable[[Model], Session]
@@ -144,6 +145,7 @@ class Context:
     seed: int = 0
     progress: Progress = lambda _what, _share: None
     calibration: dict[str, Any] | None = None
+    before: Callable[[], Model] | None = None
 
 
 class Pass(Protocol):
@@ -271,3 +273,58 @@ class Probing(Protocol):
 
     def attach(self, probe: Probe) -> None:
         """Called once, before the first `Strategy.ask`."""
+
+
+class Learner(Protocol):
+    """A graph that is being trained."""
+
+    def outputs(self, feeds: Feeds) -> Outputs:
+        """Run forward: what the graph gives now, quantised as its export will be."""
+
+    def loss(self, feeds: Feeds, wanted: Outputs) -> float:
+        """Loss on one batch."""
+
+    def gradients(self, feeds: Feeds, wanted: Outputs) -> tuple[float, Outputs]:
+        """Loss on one batch, and its gradient for every trained tensor of the ONNX graph, by name."""
+
+    def step(self, batches: Sequence[tuple[Feeds, Outputs]], rate: float) -> float:
+        """Take one step down the mean gradient of batches.
+
+        Args:
+            batches: (inputs, what is wanted of each tensor in the loss).
+            rate: Learning rate.
+
+        Returns:
+            Mean loss before the step.
+        """
+
+    def state(self) -> Outputs:
+        """All that a later `restore` needs to go on exactly here: name → array."""
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of `state`."""
+
+    def model(self) -> Model:
+        """The graph with what was learned, as ONNX."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+
+class Engine(Protocol):
+    """Computes gradients of ONNX graphs."""
+
+    def missing(self) -> str | None:
+        """The command that installs it, or None when it is installed. Imports nothing heavy."""
+
+    def learner(self, model: Model, original: Model | None, training: Any) -> Learner:
+        """Make a graph trainable.
+
+        Args:
+            model: Float, or with Q/DQ.
+            original: The float model that a Q/DQ graph was made from.
+            training: A `edgeproof.train.fit.Training`.
+
+        Raises:
+            UnsupportedError: fx.operator and others, for what the engine cannot differentiate.
+        """

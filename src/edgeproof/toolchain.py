@@ -58,6 +58,13 @@ class Toolchain:
 
 TOOLCHAINS: Mapping[str, Toolchain] = {
     "openvino": Toolchain((("openvino>=2025",),), "openvino", size="250 MB"),
+    "torch": Toolchain(
+        (("torch>=2.9",),),
+        "torch",
+        own=True,
+        size="700 MB without CUDA, 5 GB with",
+        note="on Linux, pip takes the CUDA build unless PIP_EXTRA_INDEX_URL names PyTorch's index of CPU builds",
+    ),
     "ncnn": Toolchain(
         (("ncnn==1.0.20261020",), ("--no-deps", "pnnx==20261020")),
         "ncnn",

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -186,6 +187,8 @@ def _applied(setup: Setup, recipe: Recipe, progress: Progress) -> tuple[Model, l
         cache.fill(setup.calibration, kept_calibration, samples)
     try:
         for n in range(start, len(steps)):
+            earlier = replace(recipe, steps=steps[: max(n - 1, 0)])
+            context = replace(context, before=partial(made, setup, earlier))
             model, change = apply_recipe(model, replace(recipe, steps=steps[n : n + 1]), context)
             changes = [*changes, *change]
             setup.made[keys[n + 1]] = (model, changes)

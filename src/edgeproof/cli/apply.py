@@ -11,6 +11,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import Field, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 SHOWN = 12
 """Declined nodes shown to people; --all and --json give every one."""
 
-_OWN = frozenset({"pass", "model", "set", "out", "data", "target", "seed", "list", "all", "json", "debug", "help"})
+_OWN = frozenset(
+    {"pass", "model", "set", "out", "data", "target", "seed", "list", "before", "all", "json", "debug", "help"}
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +44,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", type=Path, help="where the result goes; left out: nothing is written")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the pass")
     parser.add_argument("--data", metavar="D", help="samples: data file (YAML), folder, .npz, or file.py:callable")
+    parser.add_argument(
+        "--before", metavar="MODEL", type=Path, help="for distil: the model to learn from, e.g. the float one"
+    )
     parser.add_argument("--target", default="onnxruntime:cpu", metavar="T", help="default: onnxruntime:cpu")
     parser.add_argument("--seed", type=whole_number, default=0, help="of random inputs")
     parser.add_argument("--all", action="store_true", help="show every node that was left alone")
@@ -138,13 +144,15 @@ def _given(args: argparse.Namespace, name: str, implementation: type[Any]) -> di
 
 
 def _context(args: argparse.Namespace, model: Model, progress: Progress) -> Context:
+    from ..model import load_model
     from ..protocols import Context
     from ..runtimes import compile_for, find_target, where_it_runs
 
     target = find_target(args.target, {}, run=False)
     place = where_it_runs(target)
+    before = None if args.before is None else partial(load_model, args.before)
     if args.data is None:
-        return Context(lambda m: compile_for(place, m), target=target, seed=args.seed, progress=progress)
+        return Context(lambda m: compile_for(place, m), target=target, seed=args.seed, progress=progress, before=before)
     from ..dataset import load_spec
     from ..evaluate import open_dataset
 
@@ -153,7 +161,7 @@ def _context(args: argparse.Namespace, model: Model, progress: Progress) -> Cont
     def feeds() -> Iterator[Feeds]:
         return (dataset[i].feeds for i in range(len(dataset)))
 
-    return Context(lambda m: compile_for(place, m), feeds, len(dataset), target, args.seed, progress)
+    return Context(lambda m: compile_for(place, m), feeds, len(dataset), target, args.seed, progress, before=before)
 
 
 def _show(name: str, model: Model, change: Change, size_before: int, args: argparse.Namespace, show: Show) -> None:

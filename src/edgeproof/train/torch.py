@@ -1,0 +1,443 @@
+"""PyTorch as the engine: the importer's graph, with Q/DQ nodes that pass gradients.
+
+Forward is ONNX's: divide, round half to even, add the zero point, saturate. Backward passes the rounding as if it were
+not there, and nothing where a value was clipped (Bengio et al. 2013, *Estimating or Propagating Gradients Through
+Stochastic Neurons*); for a scale that is the gradient of LSQ (Esser et al. 2020, *Learned Step Size Quantization*),
+times 1 / √(values · largest code) as there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import toolchain
+from ..errors import InputError
+from ..fx import import_model
+from ..fx.call import Call, Handler
+from ..fx.quantisation import RANGES, bare, quantize
+from ..fx.quantising import aligned
+from ..fx.values import Constant, Value
+from ..model import Model, attribute, graphs
+from ..protocols import Engine, Outputs
+from ..quant.calibration import observed
+from .fit import Training
+from .losses import Term
+from .quantisers import Held, Points, find
+
+if TYPE_CHECKING:
+    from ..dataset import Feeds
+
+
+LEAST_SIZE = 1e-3
+"""A tensor of zeros, such as a fresh bias, is taken to be of this size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Torch:
+    """The engine."""
+
+    def missing(self) -> str | None:
+        """The line that installs it."""
+        return None if importlib.util.find_spec("torch") else toolchain.missing("torch")
+
+    def learner(self, model: Model, original: Model | None, training: Training) -> TorchLearner:
+        """Make a graph trainable."""
+        return TorchLearner(model, original, training)
+
+
+@final
+class TorchLearner:
+    """A graph in torch, its optimiser and its masks.
+
+    Args:
+        model: Float, or with Q/DQ.
+        original: The float model behind a Q/DQ graph.
+        training: What is minimised, and how.
+    """
+
+    def __init__(self, model: Model, original: Model | None, training: Training) -> None:
+        import torch
+
+        torch.set_num_threads(training.threads or torch.get_num_threads())
+        torch.manual_seed(training.seed)
+        self._torch, self._model, self._training = torch, model, training
+        self._points = find(model, original)
+        names = tuple(dict.fromkeys(t.tensor for t in training.terms))
+        self._names = names or tuple(o.name for o in model.outputs)
+        seen = observed(model, self._names, alone=True)
+        self._names = tuple(o.name for o in seen.outputs)
+        absent = [t.tensor for t in training.terms if t.tensor not in self._names]
+        if absent:
+            raise InputError(
+                "train.tensor", absent[0], f"is no tensor of {model.name}", "name an output, or a tensor that both have"
+            )
+        self._imported = import_model(seen, train=training.norms == "trained", operators=self._operators())
+        self._module = self._imported.module.to(training.device)
+        self._scales = {n for n, onnx in self._imported.parameters.items() if onnx in self._scale_names()}
+        self._masks = {
+            ours: torch.from_numpy(np.ascontiguousarray(training.masks[onnx])).to(training.device)
+            for ours, onnx in self._imported.parameters.items()
+            if onnx in training.masks
+        }
+        self._optimizer = self._made_optimizer()
+        self._scaler = torch.amp.GradScaler(training.device, enabled=training.precision == "float16")
+        self._apply_masks()
+
+    def outputs(self, feeds: Feeds) -> Outputs:
+        """Run forward."""
+        self._module.eval()
+        with self._torch.no_grad():
+            found = self._forward(feeds)
+        return {n: t.float().cpu().numpy() for n, t in zip(self._names, found, strict=True)}
+
+    def loss(self, feeds: Feeds, wanted: Outputs) -> float:
+        """Loss on one batch."""
+        self._module.eval()
+        with self._torch.no_grad():
+            return float(self._loss(feeds, wanted))
+
+    def gradients(self, feeds: Feeds, wanted: Outputs) -> tuple[float, Outputs]:
+        """Loss, and its gradient for every trained tensor."""
+        self._module.train(self._training.norms == "trained")
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self._loss(feeds, wanted)
+        loss.backward()
+        named = dict(self._module.named_parameters())
+        found = {}
+        for ours, onnx in self._imported.parameters.items():
+            gradient = named[ours].grad
+            held = named[ours] if gradient is None else gradient
+            found[onnx] = (held * 0 if gradient is None else held).detach().float().cpu().numpy()
+        return float(loss.detach()), found
+
+    def step(self, batches: Sequence[tuple[Feeds, Outputs]], rate: float) -> float:
+        """Take one step down the mean gradient of batches."""
+        training = self._training
+        self._module.train(training.norms == "trained")
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate * group["share"]
+        self._optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for feeds, wanted in batches:
+            loss = self._loss(feeds, wanted) / len(batches)
+            self._scaler.scale(loss).backward()
+            total += float(loss.detach())
+        self._scaler.unscale_(self._optimizer)
+        if training.clip:
+            self._torch.nn.utils.clip_grad_norm_(self._module.parameters(), training.clip)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._apply_masks()
+        self._keep_scales_positive()
+        return total
+
+    def state(self) -> Outputs:
+        """Weights, statistics and the optimiser's moments."""
+        kept = {f"module/{n}": t.detach().cpu().numpy().copy() for n, t in self._module.state_dict().items()}
+        for index, moments in self._optimizer.state_dict()["state"].items():
+            for name, value in moments.items():
+                array = value.detach().cpu().numpy().copy() if hasattr(value, "detach") else np.asarray(value)
+                kept[f"optimizer/{index}/{name}"] = array
+        if self._scaler.is_enabled():
+            kept["scaler"] = np.asarray(self._scaler.get_scale(), np.float64)
+        return kept
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of `state`."""
+        torch = self._torch
+        own = {
+            n.removeprefix("module/"): torch.from_numpy(np.array(a))
+            for n, a in state.items()
+            if n.startswith("module/")
+        }
+        self._module.load_state_dict(own)
+        moments: dict[int, dict[str, Any]] = {}
+        for name, array in state.items():
+            if name.startswith("optimizer/"):
+                _, index, what = name.split("/", 2)
+                moments.setdefault(int(index), {})[what] = torch.from_numpy(np.array(array))
+        held = self._optimizer.state_dict()
+        held["state"] = moments
+        self._optimizer.load_state_dict(held)
+        if "scaler" in state:
+            self._scaler.update(float(state["scaler"]))
+
+    def model(self) -> Model:
+        """The graph with what was learned: floats as floats, what was held in codes as codes again."""
+        named = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+        table = {
+            onnx: named[ours].detach().float().cpu()
+            for ours, onnx in (*self._imported.parameters.items(), *self._imported.buffers.items())
+        }
+        return written(self._model, self._points, table, self._torch)
+
+    def close(self) -> None:
+        """Free the module."""
+        self._module = self._optimizer = None
+
+    def _forward(self, feeds: Feeds) -> Any:
+        torch = self._torch
+        order = [torch.from_numpy(np.array(feeds[s.name])).to(self._training.device) for s in self._imported.inputs]
+        kinds = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+        kind = kinds.get(self._training.precision)
+        with torch.autocast(self._training.device, dtype=kind, enabled=kind is not None):
+            return self._module(*order)
+
+    def _loss(self, feeds: Feeds, wanted: Outputs) -> Any:
+        found = dict(zip(self._names, self._forward(feeds), strict=True))
+        device = self._training.device
+        loss = sum(
+            term.weight
+            * _term(self._torch, term, found[term.tensor].float(), _wanted(self._torch, term, wanted, device))
+            for term in self._training.terms
+        )
+        if self._training.l1:
+            held = [p for n, p in self._module.named_parameters() if p.dim() > 1 and n not in self._scales]
+            loss = loss + self._training.l1 * sum(p.abs().sum() for p in held)
+        return loss
+
+    def _made_optimizer(self) -> Any:
+        """Every tensor is a group of its own: its rate is a share of its own size."""
+        torch, training = self._torch, self._training
+        groups: list[dict[str, Any]] = []
+        for name, parameter in self._module.named_parameters():
+            if not _trained(self._imported.parameters.get(name, ""), training.only):
+                parameter.requires_grad_(False)
+                continue
+            scale = name in self._scales
+            size = max(float(parameter.detach().square().mean().sqrt()), 0.0 if scale else LEAST_SIZE)
+            groups.append(
+                {
+                    "params": [parameter],
+                    "share": size * training.scale_rate if scale else size,
+                    "weight_decay": training.decay if parameter.dim() > 1 and not scale else 0.0,
+                }
+            )
+        if not groups:
+            raise InputError(
+                "train.only", ", ".join(training.only), "is no trained tensor", "leave 'only' out to train all"
+            )
+        if training.optimizer == "sgd":
+            return torch.optim.SGD(groups, lr=1.0, momentum=0.9, nesterov=True)
+        return torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.99))
+
+    def _scale_names(self) -> set[str]:
+        return {*self._points.activations, *self._points.weights}
+
+    def _apply_masks(self) -> None:
+        with self._torch.no_grad():
+            named = dict(self._module.named_parameters())
+            for name, mask in self._masks.items():
+                named[name].mul_(mask)
+
+    def _keep_scales_positive(self) -> None:
+        with self._torch.no_grad():
+            named = dict(self._module.named_parameters())
+            for name in self._scales:
+                named[name].clamp_(min=float(np.finfo(np.float32).tiny))
+
+    def _operators(self) -> dict[str, Handler]:
+        learn = self._training.scales == "learned"
+        return {
+            "QuantizeLinear": lambda n: _quantize(n, learn),
+            "DequantizeLinear": lambda n: _dequantize(n, self._points, learn),
+        }
+
+
+def written(model: Model, points: Points, table: Mapping[str, Any], torch: Any) -> Model:
+    """A model with trained tensors in the place of the stored ones; codes are rounded from the trained floats.
+
+    Args:
+        model: What was trained.
+        points: Its quantisers.
+        table: Name of a stored tensor → float32 torch tensor; for codes, the floats behind them.
+        torch: The package.
+    """
+    clone = model.graph.clone()
+    for graph in graphs(clone):
+        stored = graph.initializers
+        for node in graph:
+            codes = node.inputs[0] if node.op_type == "DequantizeLinear" else None
+            held = points.held.get(codes.name or "") if codes is not None else None
+            if codes is None or held is None or held.name not in table:
+                continue
+            if held.tied:
+                pair = (_stored(torch, table, stored, name) for name in held.tied)
+                _store(stored[held.scale], (next(pair) * next(pair)).numpy())
+            scale = _stored(torch, {} if held.tied else table, stored, held.scale)
+            zero = node.inputs[2] if len(node.inputs) > 2 else None
+            point = None if zero is None else _stored(torch, {}, stored, zero.name or "")
+            axis, block = int(attribute(node, "axis", 1)), int(attribute(node, "block_size", 0))
+            made = rounded(_wide(table[held.name], held), scale, point, held.low, held.high, axis, block)
+            _store(codes, made.numpy())
+        for name, value in stored.items():
+            if name in table and name not in points.held:
+                _store(value, table[name].numpy())
+    return Model.of(clone, model.name)
+
+
+def _stored(torch: Any, table: Mapping[str, Any], stored: Mapping[str, Any], name: str) -> Any:
+    """A tensor as it was trained, or else as the file has it."""
+    if name in table:
+        return table[name]
+    array = stored[name].const_value.numpy()
+    return torch.from_numpy(array.astype(np.float32 if array.dtype.kind == "f" else np.int64))
+
+
+def _store(value: Any, array: NDArray[Any]) -> None:
+    import onnx_ir as ir
+
+    old = value.const_value
+    if not np.isfinite(array).all():
+        raise InputError(
+            "train.not_finite", value.name, "was trained to NaN or infinity", "use a lower rate, or clip the gradients"
+        )
+    new = array.reshape(old.numpy().shape).astype(old.numpy().dtype)
+    value.const_value = ir.Tensor(new, dtype=old.dtype, name=old.name)
+
+
+def _wide(x: Any, held: Held) -> Any:
+    """Counts of 32 bits need more digits than float32 has."""
+    return x.double() if held.high > 1 << 24 else x
+
+
+def _quantize(n: Call, learn: bool) -> Value:
+    """QuantizeLinear of an activation; of other dtypes and in blocks as the importer does it."""
+    zero = n.node.inputs[2] if len(n.node.inputs) > 2 else None
+    name = "" if zero is None or zero.dtype is None else zero.dtype.name
+    if name not in RANGES:
+        return quantize(n)
+    scale = n[1] if learn else bare(n[1])
+    how = (*RANGES[name], n.attr("axis", 1), n.attr("block_size", 0))
+    return n.build.emit(rounded, n[0], scale, _point(n, 2), *how)
+
+
+def _dequantize(n: Call, points: Points, learn: bool) -> Value:
+    """DequantizeLinear, of an activation's codes or of floats that stand for stored ones."""
+    source = n.node.inputs[0]
+    held = points.held.get(source.name or "") if source is not None else None
+    axis, block, zero = n.attr("axis", 1), n.attr("block_size", 0), _point(n, 2)
+    if held is None:
+        return n.build.emit(real, n[0], n[1] if learn else bare(n[1]), zero, axis, block)
+    pair = [n.outside[name] for name in held.tied or (held.scale,)]
+    pair = [v if learn else bare(v) for v in pair]
+    scale = n.build.emit(n.torch.mul, *pair) if held.tied else pair[0]
+    floats = Constant(n.torch.from_numpy(held.floats.copy()), held.name)
+    wide = n.build.emit("double", floats) if held.high > 1 << 24 else floats
+    codes = n.build.emit(rounded, wide, scale, zero, held.low, held.high, axis, block)
+    return n.build.emit(real, codes, scale, zero, axis, block)
+
+
+def _point(n: Call, i: int) -> Value | None:
+    """A zero point that is not 0."""
+    if not n.has(i):
+        return None
+    tensor = n.constant(i)
+    return None if tensor is not None and not bool(tensor.to(n.torch.int64).count_nonzero()) else bare(n[i])
+
+
+def rounded(x: Any, scale: Any, zero: Any, low: int, high: int, axis: int, block: int = 0) -> Any:
+    """Codes as floats, through which gradients pass.
+
+    Args:
+        x: Floats.
+        scale: Scalar, or one per channel along ``axis``.
+        zero: Likewise, or None for 0.
+        low: Smallest code.
+        high: Largest code.
+        axis: Of the channels.
+        block: Values along ``axis`` that share a scale; 0 for one scale per channel.
+    """
+    import torch
+
+    if scale.requires_grad:
+        values = max(x.numel() // max(scale.numel(), 1), 1)
+        scale = _functions()[1].apply(scale, 1 / math.sqrt(values * max(high, 1)))
+    codes = torch.div(x, aligned(scale, x, axis, block).to(x.dtype))
+    codes = _functions()[0].apply(codes) if codes.requires_grad else codes.round()
+    if zero is not None:
+        codes = codes + aligned(zero, x, axis, block).to(x.dtype)
+    return torch.clamp(codes, low, high)
+
+
+def real(codes: Any, scale: Any, zero: Any, axis: int, block: int = 0) -> Any:
+    """Floats of codes."""
+    import torch
+
+    if zero is not None:
+        codes = codes - aligned(zero, codes, axis, block).to(codes.dtype)
+    return torch.mul(codes.to(torch.float32), aligned(scale, codes, axis, block))
+
+
+@lru_cache(maxsize=1)
+def _functions() -> tuple[Any, Any]:
+    """Rounding whose gradient passes unchanged, and the identity whose gradient is multiplied."""
+    import torch
+
+    class StraightThrough(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(_ctx: Any, x: Any) -> Any:
+            return x.round()
+
+        @staticmethod
+        def backward(_ctx: Any, *gradients: Any) -> Any:
+            return gradients[0]
+
+    class Scaling(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Any, factor: float) -> Any:
+            ctx.factor = factor
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return gradients[0] * ctx.factor, None
+
+    return StraightThrough, Scaling
+
+
+def _term(torch: Any, term: Term, got: Any, wanted: Any) -> Any:
+    """One part of the loss; see `losses`."""
+    functional = torch.nn.functional
+    if term.kind == "mse":
+        return ((got - wanted) ** 2).mean() / wanted.var(unbiased=False).clamp(min=1e-12)
+    if term.kind == "kl":
+        t = term.temperature
+        teacher = functional.log_softmax(wanted / t, -1)
+        student = functional.log_softmax(got / t, -1)
+        rows = max(got.numel() // got.shape[-1], 1)
+        return functional.kl_div(student, teacher, reduction="sum", log_target=True) * (t * t / rows)
+    if term.kind == "cross_entropy":
+        return functional.cross_entropy(got.reshape(-1, got.shape[-1]), wanted.long().reshape(-1))
+    one, other = (functional.normalize(v.reshape(len(v), -1), dim=1) for v in (got, wanted))
+    return ((one @ one.T - other @ other.T) ** 2).mean()
+
+
+LABELS = "labels"
+"""Where class indices stand among what is wanted."""
+
+
+def _wanted(torch: Any, term: Term, wanted: Outputs, device: str) -> Any:
+    name = LABELS if term.kind == "cross_entropy" else term.tensor
+    if name not in wanted:
+        raise InputError(
+            "train.wanted", name, f"is not given, and the loss {term.kind} needs it", "give it, or drop the term"
+        )
+    return torch.from_numpy(np.array(wanted[name])).to(device)
+
+
+def _trained(name: str, only: tuple[str, ...]) -> bool:
+    """Whether a tensor may change."""
+    return not only or any(fnmatchcase(name, pattern) for pattern in only)
+
+
+IMPL: type[Engine] = Torch
