@@ -20,7 +20,7 @@ from ..graph.rewrite import label
 from ..graph.shapes import infer
 from ..model import Model, attribute, graphs
 from . import convolution, elementwise, gelu, layout, movement, pooling, product, reduction, resize, selection
-from .lowering import Held, Lowering, Step, refuse
+from .lowering import Held, Lowering, Step, activation_quant, off, refuse
 from .steps import codes_of, step
 from .write import File, Operator, Quant, serialise
 
@@ -261,11 +261,14 @@ def _quantise(low: Lowering, node: ir.Node) -> None:
                 node, f"makes codes of {dtype} that LiteRT has no kernels for", "quantise to 8 bits per tensor"
             )
         quant = Quant((float(given.reshape(-1)[0]),), (0 if zero is None else int(zero.reshape(-1)[0]),))
-    low.step = None
     held = low.form(value, low.order(value), codes=low.quant_of(value) is not None)
-    shape = low.file.tensors[held.tensor].shape
-    made = low.emit("QUANTIZE", [held.tensor], shape, dtype=dtype, quant=quant)
     plain = codes_of(low, node) is None
+    if held.quant == quant and not plain:
+        low.hold(out, held)
+        return
+    shape = low.file.tensors[held.tensor].shape
+    factor = low.factor(held.tensor, value)
+    made = low.emit("QUANTIZE", [held.tensor], shape, dtype=dtype, quant=quant if plain else off(quant, factor))
     low.hold(out, Held(made, held.perm, None if plain else quant))
     low.rename(made, out.name or "")
 
@@ -277,8 +280,11 @@ def _dequantise(low: Lowering, node: ir.Node) -> None:
     if low.number(out) is not None:
         return
     forms = low.held[source.name or ""]
-    if all(h.quant is not None for h in forms):
-        low.held[out.name or ""] = forms
+    code = low.coded.get(out.name or "")
+    if code is not None and all(h.quant is not None for h in forms):
+        quant = activation_quant(code)
+        same = all(h.quant == quant for h in forms)
+        low.held[out.name or ""] = forms if same else [Held(h.tensor, h.perm, quant) for h in forms]
         return
     first = forms[0]
     t = low.file.tensors[first.tensor]

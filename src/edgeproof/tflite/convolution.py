@@ -37,7 +37,7 @@ def conv(low: Lowering, node: ir.Node) -> None:
     pads = padding(node, _flat_shape(low, x), size, strides, dilations, out[1:3])
     x, how = padded(low, x, pads, size, strides, dilations, out[1:3])
     depthwise = group == channels and kernel[1] == 1 and group > 1
-    weight = _weight(low, node, space, depthwise)
+    weight = scaled_weight(low, node, x, _weight(low, node, space, depthwise))
     code = "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D"
     options: dict[str, Any] = {"depthMultiplier": kernel[0] // channels} if depthwise else {}
     y = low.emit(
@@ -79,6 +79,7 @@ def conv_transpose(low: Lowering, node: ir.Node) -> None:
         weight = _transposed_weight(
             low, node, space, dilations, slice(g * kernel[0] // group, (g + 1) * kernel[0] // group)
         )
+        weight = scaled_weight(low, node, x, weight)
         b = bias(low, node, weight, each, x, slice(g * each, (g + 1) * each))
         parts.append(_one_transposed(low, node, part, weight, b, (*out[:3], each), strides))
     y = parts[0]
@@ -277,6 +278,15 @@ def spread(low: Lowering, tensor: int, shape: layout.Shape) -> int:
     if quant is not None and len(quant.scale) > 1 and quant.axis:
         quant = Quant(quant.scale, quant.zero, len(shape) - 1)
     return low.store(t.data.reshape(shape), quant, t.name)
+
+
+def scaled_weight(low: Lowering, node: ir.Node, x: int, weight: int) -> int:
+    """A stored weight that makes up for a factor on the scale of the layer's input."""
+    factor = low.factor(x, node.inputs[0]) if low.at.integer else 1.0
+    t = low.file.tensors[weight]
+    if factor == 1.0 or t.quant is None or t.data is None:
+        return weight
+    return low.store(t.data, Quant(tuple(s * factor for s in t.quant.scale), t.quant.zero, t.quant.axis), t.name)
 
 
 def weight_form(low: Lowering, node: ir.Node, perm: layout.Perm) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from ..model import attribute
 from . import layout
 from .layout import Perm
-from .lowering import Lowering, refuse
+from .lowering import Lowering, off, refuse
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -52,7 +52,12 @@ def binary(low: Lowering, node: ir.Node, code: str, dtype: str | None = None) ->
     perm = common_order(low, node.inputs, len(result))
     inputs = [operand(low, v, perm) for v in node.inputs]
     options = {"fusedActivationFunction": low.at.activation} if code in FUSING else {}
-    low.give(low.emit(code, inputs, layout.stored(result, perm), options, dtype=dtype, quant=low.at.quant), perm)
+    factor = 1.0
+    if low.at.scaled:
+        factor = float(np.prod([low.factor(i, v) for i, v in zip(inputs, node.inputs, strict=True)]))
+    quant = off(low.at.quant, factor)
+    y = low.emit(code, inputs, layout.stored(result, perm), options, dtype=dtype, quant=quant)
+    low.give(y, perm, factor=factor)
 
 
 def many(low: Lowering, node: ir.Node, code: str) -> None:
@@ -421,11 +426,9 @@ def identity_node(low: Lowering, node: ir.Node) -> None:
         raise refuse(node, "gives its mask", "export the model for inference")
     value = node.inputs[0]
     low.form(value, low.order(value), codes=low.at.integer)
-    for held in list(low.held[value.name or "" if value is not None else ""]):
-        if held.quant is None and not low.at.integer:
+    for held in list(low.held[(value.name or "") if value is not None else ""]):
+        if (held.quant is not None) == low.at.integer:
             low.hold(low.at.results[0].value, held)
-    if low.at.integer:
-        low.give(low.read(value))
 
 
 _BOOL = {

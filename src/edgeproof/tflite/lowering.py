@@ -1,7 +1,11 @@
 """What the lowering of an operator may ask and do: read values as they are wanted, emit operators, give the result.
 
 A value of the graph is held by any number of tensors: in several orders of axes, as codes and as real numbers. Reading
-a value in a form that is not held yet emits the TRANSPOSE, DEQUANTIZE or QUANTIZE that makes it, once.
+a value in a form that is not held yet emits the TRANSPOSE or DEQUANTIZE that makes it, once.
+
+A graph may read codes back by another scale than they were written with: a product with a constant that costs nothing.
+A LiteRT tensor has one scale. Such a value is held by a tensor whose own scale is off by a *factor*, and whoever reads
+it makes up for that: a layer in the scale of its weight, a product or a mean in the scale of its result.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ class Held:
     Attributes:
         tensor: Its index.
         perm: Stored axis → axis of the value.
-        quant: For codes.
+        quant: What codes of the value mean; the tensor's own scale may be off by a factor.
     """
 
     tensor: int
@@ -53,7 +57,7 @@ class Result:
 
     Attributes:
         value: The real numbers: an output of the node, past an activation that the operator takes over.
-        codes: Value of the codes that are written instead; None for real numbers.
+        codes: Value of the codes that are written instead; None where the graph has none.
         quant: What they mean.
     """
 
@@ -74,6 +78,7 @@ class Step:
         bounds: Codes are cut to these real numbers behind the operator; None where they need not be.
         bias: Constant that an addition behind the node adds.
         covered: Nodes that need no lowering of their own.
+        scaled: It makes up for factors of what it reads itself.
     """
 
     node: ir.Node
@@ -83,6 +88,7 @@ class Step:
     bounds: tuple[float, float] | None = None
     bias: ir.Value | None = None
     covered: tuple[ir.Node, ...] = ()
+    scaled: bool = False
 
     @property
     def quant(self) -> Quant | None:
@@ -115,7 +121,7 @@ class Lowering:
 
     shapes: Mapping[str, Shape]
     dtypes: Mapping[str, str]
-    coded: Mapping[str, Coded]
+    coded: dict[str, Coded]
     numbers: Any
     half: bool
     dynamic: bool
@@ -289,7 +295,31 @@ class Lowering:
             value: An input of the step's node.
             perm: Its order; as in ONNX by default.
         """
-        return self.form(value, perm, codes=self.step is not None and self.step.integer).tensor
+        step = self.step
+        held = self.form(value, perm, codes=step is not None and step.integer)
+        return held.tensor if step is not None and step.scaled else self.plain(held)
+
+    def factor(self, tensor: int, value: ir.Value | None) -> float:
+        """By what the scale of a tensor is off from what its codes mean as a value."""
+        return self._off(Held(tensor, (), self.quant_of(value)))
+
+    def _off(self, held: Held) -> float:
+        own = self.file.tensors[held.tensor].quant
+        if own is None or held.quant is None or len(own.scale) > 1:
+            return 1.0
+        factor = held.quant.scale[0] / own.scale[0]
+        return 1.0 if abs(factor - 1) < 1e-6 else factor
+
+    def plain(self, held: Held) -> int:
+        """The tensor of a value with no factor left: the same codes, by a product that keeps them."""
+        factor, t = self._off(held), self.file.tensors[held.tensor]
+        if factor == 1.0 or held.quant is None:
+            return held.tensor
+        key = (held.tensor, held.quant)
+        if key not in self.stored:
+            by = self.store(np.asarray(127, np.int8), Quant((factor / 127,), (0,)))
+            self.stored[key] = self.emit("MUL", [held.tensor, by], t.shape, quant=held.quant)
+        return self.stored[key]
 
     def form(self, value: ir.Value | None, perm: Perm | None = None, *, codes: bool) -> Held:
         """As `read`, with the precision given, and what the codes mean."""
@@ -343,7 +373,7 @@ class Lowering:
     def _converted(self, held: Held, codes: bool) -> Held:
         assert not codes, "codes are written by QuantizeLinear only"
         t = self.file.tensors[held.tensor]
-        return Held(self.emit("DEQUANTIZE", [held.tensor], t.shape, dtype="float32"), held.perm)
+        return Held(self.emit("DEQUANTIZE", [self.plain(held)], t.shape, dtype="float32"), held.perm)
 
     def _constant(self, value: ir.Value | None, perm: Perm, codes: bool) -> None:
         name, code = _name(value), self.coded.get(_name(value))
@@ -362,7 +392,7 @@ class Lowering:
         code = self.coded.get(_name(value))
         return None if code is None else activation_quant(code)
 
-    def give(self, tensor: int, perm: Perm | None = None, output: int = 0) -> None:
+    def give(self, tensor: int, perm: Perm | None = None, output: int = 0, factor: float = 1.0) -> None:
         """Say which tensor holds the result of the step.
 
         Codes that mean something else than is wanted are turned into those that are.
@@ -371,6 +401,7 @@ class Lowering:
             tensor: The tensor.
             perm: How it holds it; as in ONNX by default.
             output: Which output of the node, for one with several.
+            factor: By what the tensor's scale is off.
         """
         step, t = self.at, self.file.tensors[tensor]
         result = step.results[output]
@@ -380,12 +411,14 @@ class Lowering:
             self.hold(result.value, Held(tensor, perm))
             self.rename(tensor, _name(result.value))
             return
+        own = off(result.quant, factor)
         if step.bounds is not None:
-            tensor = self._cut(tensor, step.bounds)
-        if t.quant != result.quant:
-            tensor = self.emit("QUANTIZE", [tensor], t.shape, dtype="int8", quant=result.quant)
-        self.hold(result.codes, Held(tensor, perm, result.quant))
-        self.rename(tensor, _name(result.codes))
+            tensor = self._cut(tensor, (step.bounds[0] / factor, step.bounds[1] / factor))
+        if result.codes is not None and t.quant != own:
+            tensor = self.emit("QUANTIZE", [tensor], t.shape, dtype="int8", quant=own)
+        goal = result.codes or result.value
+        self.hold(goal, Held(tensor, perm, result.quant))
+        self.rename(tensor, _name(goal))
 
     def _cut(self, tensor: int, bounds: tuple[float, float]) -> int:
         t = self.file.tensors[tensor]
@@ -407,6 +440,11 @@ class Lowering:
             self.names.discard(t.name)
             self.names.add(name)
             t.name = name
+
+
+def off(quant: Quant | None, factor: float) -> Quant | None:
+    """The scale of a tensor whose codes mean ``quant`` once a factor is made up for."""
+    return quant if quant is None or factor == 1.0 else Quant((quant.scale[0] / factor,), quant.zero)
 
 
 def stored_codes(code: Coded) -> tuple[NDArray[Any], Quant]:

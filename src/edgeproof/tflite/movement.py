@@ -26,12 +26,8 @@ def transpose(low: Lowering, node: ir.Node) -> None:
     fits = [
         h for h in low.held[(value.name or "") if value is not None else ""] if (h.quant is not None) == low.at.integer
     ]
-    if low.at.integer and fits[0].quant != result.quant:
-        low.give(fits[0].tensor, layout.transposed(fits[0].perm, order))
-        return
-    goal = result.codes if low.at.integer else result.value
     for held in reversed(fits):
-        low.hold(goal, Held(held.tensor, layout.transposed(held.perm, order), held.quant))
+        low.hold(result.value, Held(held.tensor, layout.transposed(held.perm, order), held.quant))
 
 
 def reshape(low: Lowering, node: ir.Node) -> None:

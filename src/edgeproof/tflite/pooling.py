@@ -10,7 +10,7 @@ import numpy as np
 from ..model import attribute
 from . import layout
 from .convolution import REMEDY, is_same, padded, padding, pair
-from .lowering import Lowering, refuse
+from .lowering import Lowering, off, refuse
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -97,9 +97,11 @@ def global_pool(low: Lowering, node: ir.Node) -> None:
     axes = low.integers(range(1, rank - 1))
     x = low.read(node.inputs[0], order)
     average = node.op_type == "GlobalAveragePool"
-    quant = low.at.quant if average else low.file.tensors[x].quant
+    factor = low.factor(x, node.inputs[0]) if average and low.at.integer else 1.0
+    quant = off(low.at.quant, factor) if average else low.file.tensors[x].quant
     shape = layout.stored(low.shape(node.outputs[0]), order)
-    low.give(low.emit("MEAN" if average else "REDUCE_MAX", [x, axes], shape, {"keepDims": True}, quant=quant), order)
+    y = low.emit("MEAN" if average else "REDUCE_MAX", [x, axes], shape, {"keepDims": True}, quant=quant)
+    low.give(y, order, factor=factor)
 
 
 def local_response(low: Lowering, node: ir.Node) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..model import attribute
 from . import layout
-from .convolution import bias, weight_form
+from .convolution import bias, scaled_weight, weight_form
 from .lowering import Lowering
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def _ending(low: Lowering, value: ir.Value | None) -> layout.Perm:
 
 
 def _connected(low: Lowering, node: ir.Node, x: int, weight: int, shape: layout.Shape) -> int:
+    weight = scaled_weight(low, node, x, weight)
     channels = low.file.tensors[weight].shape[0]
     inputs = [x, weight]
     has_bias = low.at.bias is not None or len(node.inputs) > 2

@@ -12,7 +12,7 @@ from ..model import attribute
 from . import layout
 from .elementwise import operand
 from .layout import Perm
-from .lowering import Lowering
+from .lowering import Lowering, off
 from .write import Quant
 
 if TYPE_CHECKING:
@@ -41,12 +41,13 @@ def reduce(low: Lowering, node: ir.Node, code: str, before: str = "", after: str
     result = low.shape(node.outputs[0])
     new = perm if keep else layout.without(perm, axes)
     t = low.file.tensors[x]
-    quant = low.at.quant if code in ("MEAN", "SUM") else t.quant
+    factor = low.factor(x, value) if code == "MEAN" and low.at.integer else 1.0
+    quant = off(low.at.quant, factor) if code == "MEAN" else t.quant
     places = low.integers([perm.index(a) for a in axes])
     y = low.emit(code, [x, places], layout.stored(result, new), {"keepDims": keep}, quant=quant)
     if after:
         y = low.emit(after, [y], layout.stored(result, new))
-    low.give(y, new)
+    low.give(y, new, factor=factor)
 
 
 def log_sum_exp(low: Lowering, node: ir.Node) -> None:

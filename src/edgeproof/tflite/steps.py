@@ -6,10 +6,12 @@ nothing else, and LiteRT has a kernel for that. Activations behind it become par
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..model import attribute
 from .elementwise import limits
 from .lowering import Lowering, Result, Step, activation_quant, stored_codes
 from .write import Quant
@@ -22,14 +24,24 @@ if TYPE_CHECKING:
 INTEGER = frozenset(
     """
     Conv ConvTranspose Gemm MatMul Add Sub Mul Concat AveragePool GlobalAveragePool MaxPool GlobalMaxPool ReduceMean
-    ReduceMax ReduceMin Sigmoid Tanh Softmax Relu Clip LeakyRelu HardSwish PRelu Max Min Reshape Flatten Squeeze
-    Unsqueeze Transpose Slice Split Pad Resize DepthToSpace SpaceToDepth Gather Identity Tile
+    ReduceMax ReduceMin Sigmoid Tanh Softmax Relu Clip LeakyRelu HardSwish PRelu Max Min Resize Pad
     """.split()  # noqa: SIM905
 )
-"""Operators with an int8 kernel."""
+"""Operators with an int8 kernel that makes codes of its own."""
+
+MOVING = frozenset(
+    """
+    MaxPool GlobalMaxPool ReduceMax ReduceMin Reshape Flatten Squeeze Unsqueeze Transpose Slice Split DepthToSpace
+    SpaceToDepth Gather Identity Tile
+    """.split()  # noqa: SIM905
+)
+"""Operators that leave codes as they are."""
 
 LAYERS = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}
 """Operators with a weight, and the axis of its output channels."""
+
+SCALED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Mul", "GlobalAveragePool", "ReduceMean")
+"""Operators that can make up for a factor on the scale of what they read."""
 
 FUSING = ("Conv", "ConvTranspose", "Gemm", "Add", "Sub", "Mul", "Div", "MaxPool", "AveragePool", "MatMul")
 """Operators that take an activation within them; MatMul where its weight is a constant."""
@@ -45,7 +57,36 @@ def step(low: Lowering, node: ir.Node) -> Step:
         low: The graph so far.
         node: The node.
     """
-    return _integer(low, node) or _float(low, node)
+    return _moved(low, node) or _integer(low, node) or _float(low, node)
+
+
+def _moved(low: Lowering, node: ir.Node) -> Step | None:
+    """An operator that moves codes, or picks the largest: its result is held as codes that mean the same.
+
+    Exact whatever follows, since what it does commutes with reading codes back; and a quarter of the bytes.
+    """
+    value = node.inputs[0] if node.inputs else None
+    code = low.coded.get(value.name or "") if value is not None else None
+    if code is None or not _activation_codes(code) or low.number(value) is not None or not _moves_only(low, node):
+        return None
+    quant = activation_quant(code)
+    for out in node.outputs:
+        low.coded[out.name or ""] = replace(code, name=out.name or "", kind="activation", codes=None, original=None)
+    return Step(node, tuple(Result(v, None, quant) for v in node.outputs), True, scaled=True)
+
+
+def _activation_codes(code: Coded) -> bool:
+    return code.dtype in ("int8", "uint8") and code.scale.size == 1 and not code.block
+
+
+def _moves_only(low: Lowering, node: ir.Node) -> bool:
+    if node.op_type == "Resize":
+        return bool(attribute(node, "mode", "nearest") == "nearest")
+    if node.op_type == "Pad":
+        filler = low.number(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+        zero = attribute(node, "value", 0.0) == 0 and (filler is None or not filler.any())
+        return zero or attribute(node, "mode", "constant") != "constant"
+    return node.op_type in MOVING
 
 
 def _float(low: Lowering, node: ir.Node) -> Step:
@@ -62,12 +103,6 @@ def _float(low: Lowering, node: ir.Node) -> Step:
 def _integer(low: Lowering, node: ir.Node) -> Step | None:
     if node.op_type not in INTEGER or not _inputs_coded(low, node):
         return None
-    if len(node.outputs) > 1:
-        results = [_coded_result(low, v) for v in node.outputs if v.uses() or v.is_graph_output()]
-        whole = [r for r in results if r is not None]
-        if len(whole) != len(results) or len(whole) != len(node.outputs):
-            return None
-        return Step(node, tuple(r for r, _ in whole), True, covered=tuple(q for _, qs in whole for q in qs))
     value, bias, covered = _with_bias(low, node, node.outputs[0])
     own = node if node.op_type in ("Relu", "Clip") else None
     act = own or _activation(value)
@@ -90,7 +125,8 @@ def _integer(low: Lowering, node: ir.Node) -> Step | None:
             cut = bounds
     if cut is not None and low.quant_of(node.inputs[0]) is None:
         return None
-    return Step(node, (result,), True, fused, cut, bias, (*covered, *quantisers))
+    scaled = node.op_type in SCALED and fused in ("NONE", "RELU")
+    return Step(node, (result,), True, fused, cut, bias, (*covered, *quantisers), scaled)
 
 
 def _cuts(quant: Quant, bounds: tuple[float, float]) -> bool:
@@ -128,15 +164,11 @@ def _inputs_coded(low: Lowering, node: ir.Node) -> bool:
 
 
 def _interpolates(node: ir.Node) -> bool:
-    from ..model import attribute
-
     return bool(attribute(node, "mode", "nearest") == "cubic")
 
 
 def _weight_fits(node: ir.Node, code: Coded) -> bool:
     """Symmetric, with one scale or one per output channel."""
-    from ..model import attribute
-
     _, quant = stored_codes(code)
     if any(quant.zero) or code.codes is None:
         return False
@@ -194,11 +226,12 @@ def _coded_result(low: Lowering, value: ir.Value) -> tuple[Result, tuple[ir.Node
 def codes_of(low: Lowering, node: ir.Node) -> Quant | None:
     """What the codes of a QuantizeLinear mean, when they are 8 bits wide and only ever read back."""
     readers = [u.node for u in node.outputs[0].uses()]
-    codes = [low.coded.get(r.outputs[0].name or "") for r in readers if r.op_type == "DequantizeLinear"]
-    if not readers or len(codes) != len(readers) or node.outputs[0].is_graph_output():
+    if not readers or node.outputs[0].is_graph_output() or any(r.op_type != "DequantizeLinear" for r in readers):
         return None
-    first = codes[0]
-    if first is None or first.dtype not in ("int8", "uint8") or first.scale.size > 1 or first.block:
+    codes = [low.coded.get(r.outputs[0].name or "") for r in readers]
+    if any(c is None or not _activation_codes(c) for c in codes) or codes[0] is None:
         return None
-    quants = {activation_quant(c) for c in codes if c is not None}
-    return quants.pop() if len(quants) == 1 and None not in codes else None
+    scale = low.number(node.inputs[1])
+    if scale is None or scale.size != 1:
+        return None
+    return Quant((float(scale.reshape(-1)[0]),), activation_quant(codes[0]).zero)
