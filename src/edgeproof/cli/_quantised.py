@@ -32,7 +32,7 @@ def show_quantised(args: argparse.Namespace, show: Show) -> int:
     from ..runtimes import find_target
 
     model = load_model(args.model)
-    target = find_target(args.target, {}, run=False)
+    target = find_target((args.target or "onnxruntime:cpu"), {}, run=False)
     folder = _candidate(args.model)
     path = args.against or _float_model(folder)
     reference = load_model(path) if path is not None else None

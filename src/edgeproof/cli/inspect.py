@@ -46,6 +46,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layers", action="store_true", help="show every operator instead of the heaviest, all findings"
     )
+    parser.add_argument(
+        "--target",
+        metavar="T",
+        help="show nodes that would fall back or fail on a runtime, installed or not, or a device: orin-nx:dla0",
+    )
     quantised_arguments(parser)
 
 
@@ -63,9 +68,15 @@ def run(args: argparse.Namespace, show: Show) -> int:
     from ..model import load_model
 
     model = load_model(args.model)
-    result = inspect_model(model, args.model, parse_shapes(args.shape, [s.name for s in model.inputs]))
+    shapes = parse_shapes(args.shape, [s.name for s in model.inputs])
+    result = inspect_model(model, args.model, shapes)
+    found = None
+    if args.target:
+        from ..support.nodes import support
+
+        found = support(model, args.target, shapes)
     if show.json:
-        show.result(result.to_json())
+        show.result(result.to_json() | ({} if found is None else {"support": found.to_json()}))
         return 0
     symbols = short_symbols(result)
     _header(result, show)
@@ -73,6 +84,10 @@ def run(args: argparse.Namespace, show: Show) -> int:
     _operators(result, show)
     _layers(result, symbols, show, everything=args.layers)
     _findings(result, show, everything=args.layers)
+    if found is not None:
+        from ._support import show_support
+
+        show_support(found, show, everything=args.layers)
     return 0
 
 
@@ -80,12 +95,14 @@ def quantised_arguments(parser: argparse.ArgumentParser) -> None:
     """What explains a quantised model."""
     group = parser.add_argument_group("quantisation")
     group.add_argument(
-        "--quant", action="store_true", help="per layer: range, clipped share, SQNR, precision, why it is in float"
+        "--quant",
+        action="store_true",
+        help="per layer: range, clipped share, SQNR, precision, why it is in float "
+        "(on --target; default: onnxruntime:cpu)",
     )
     group.add_argument("--data", metavar="D", help="samples to measure on: as for 'edgeproof apply --data'")
     group.add_argument("--samples", type=int, default=32, metavar="N", help="at most so many of them; default: 32")
     group.add_argument("--against", type=Path, metavar="FLOAT", help="the float model, for errors against it")
-    group.add_argument("--target", default="onnxruntime:cpu", metavar="T", help="default: onnxruntime:cpu")
     group.add_argument(
         "--trt-cache", type=Path, metavar="FILE", help="with --quant: write ranges as TensorRT keeps them"
     )

@@ -209,7 +209,6 @@ def compose(manifest: Manifest, settings: Container) -> str:
 
     service: dict[str, Any] = {
         "build": ".",
-        "image": f"edgeproof/{manifest.name}:{manifest.bundle_version}",
         "network_mode": "host",
         "restart": "unless-stopped",
         "read_only": True,

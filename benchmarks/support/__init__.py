@@ -1,0 +1,1 @@
+"""What every runtime does with every ONNX operator, asked of the runtimes themselves."""

@@ -1,0 +1,151 @@
+"""Which ONNX operators a runtime runs, in FP32, FP16 and INT8, by running ONNX's own tests of single nodes on it.
+
+    python -m benchmarks.support --backend onnxruntime [--device cpu] [--most 6] [--ops Conv,Relu]
+
+Run it in an environment where the backend is installed; it writes ``src/edgeproof/support/tables/BACKEND-DEVICE.json``.
+FP16 is made by our pass ``fp16``, INT8 by our pass ``int8`` (layers) or by the Q/DQ that it would put around the
+operator (followers, and what only moves values), as the target's scheme wants it. Every test has a time limit; a test
+that ends the process it runs in is a test that failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import select
+import subprocess
+import sys
+import time
+from collections import Counter
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.support.cases import chosen, suite
+from benchmarks.support.child import find
+
+ROOT = Path(__file__).parents[2]
+TABLES = ROOT / "src/edgeproof/support/tables"
+PRECISIONS = ("fp32", "fp16", "int8")
+PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "ncnn": "ncnn", "executorch": "executorch",
+            "litert": "ai-edge-litert", "tvm": "apache-tvm", "tinygrad": "tinygrad",
+            "tensorrt_rtx": "tensorrt-rtx-cu12", "coreml": "coremltools", "reference": "onnx"}  # fmt: skip
+"""Backend → the package whose version is told."""
+
+
+class Child:
+    """The process that runs tests; started again when it is gone."""
+
+    def __init__(self, backend: str, device: str, limit_s: float) -> None:
+        self._command = [sys.executable, "-m", "benchmarks.support.child", backend, device]
+        self._limit_s = limit_s
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, op: str, case: str, precision: str) -> dict[str, str]:
+        """What became of one test."""
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"}, bufsize=0,
+            )  # fmt: skip
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        asked = json.dumps({"op": op, "case": case, "precision": precision})
+        self._process.stdin.write(asked.encode() + b"\n")
+        line = self._read(time.monotonic() + self._limit_s)
+        if line is None:
+            self.close()
+            return {"state": "fails", "why": f"did not end within {self._limit_s:g} s"}
+        if not line:
+            code = self._process.wait()
+            return {"state": "fails", "why": f"ended its process (code {code})"}
+        return dict(json.loads(line))
+
+    def _read(self, until: float) -> bytes | None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        data = b""
+        while not data.endswith(b"\n"):
+            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                return None
+            piece = os.read(self._process.stdout.fileno(), 65536)
+            if not piece:
+                return b""
+            data += piece
+        return data
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", required=True)
+    parser.add_argument("--device", default="", help="default: the backend's first")
+    parser.add_argument("--most", type=int, default=6, help="tests of one operator and precision")
+    parser.add_argument("--limit", type=float, default=60, help="seconds of one test, the first start included")
+    parser.add_argument("--ops", default="", help="only these, and nothing is written")
+    parser.add_argument("--minutes", type=float, default=0, help="stop asking after this long; what is left is unknown")
+    args = parser.parse_args()
+    target, runs = find(args.backend, args.device)
+    child = Child(args.backend, target.device, args.limit)
+    operators: dict[str, dict[str, list[Any]]] = {}
+    end = time.monotonic() + args.minutes * 60 if args.minutes else float("inf")
+    asked = [op for op in suite() if not args.ops or op in args.ops.split(",")]
+    for precision in PRECISIONS:
+        for op in asked:
+            if time.monotonic() < end:
+                row = summed([child.ask(op, name, precision) for name in chosen(op, args.most)])
+                if row:
+                    operators.setdefault(op, {})[precision] = row
+        print(precision, Counter(r[precision][0] for r in operators.values() if precision in r), flush=True)
+    child.close()
+    if args.ops:
+        print(json.dumps(operators, indent=1))
+        return 0
+    write(target.name, runs, operators)
+    return 0
+
+
+def summed(found: list[dict[str, str]]) -> list[Any]:
+    """[state, passed, tests, why] of an operator's tests; empty when none was asked."""
+    asked = [f for f in found if f["state"] != "not asked"]
+    if not asked:
+        return []
+    counts = Counter(f["state"] for f in asked)
+    state = next(s for s in ("runs", "falls back", "fails") if counts[s])
+    why = next((f["why"] for f in asked if f["state"] == ("fails" if state == "runs" else state)), "")
+    return [state, counts["runs"] + counts["falls back"], len(asked), why]
+
+
+def write(name: str, runs: bool, operators: dict[str, dict[str, list[Any]]]) -> None:
+    backend, _, device = name.partition(":")
+    try:
+        runtime = version(PACKAGES.get(backend, backend))
+    except PackageNotFoundError:
+        runtime = "unknown"
+    source = {
+        "kind": "probed" if runs else "built",
+        "runtime": f"{PACKAGES.get(backend, backend)} {runtime}",
+        "suite": f"onnx {version('onnx')}, tests of single nodes",
+        "machine": f"{platform.system()} {platform.machine()}",
+    }
+    rows = []
+    for op, row in sorted(operators.items()):
+        rows.append(f"  {json.dumps(op)}: {json.dumps(row, ensure_ascii=False)}")
+    head = json.dumps({"runtime": name, "source": source}, indent=1, ensure_ascii=False)
+    text = head[:-2] + ',\n "operators": {\n' + ",\n".join(rows) + "\n }\n}\n"
+    path = TABLES / f"{backend}-{device}.json"
+    json.loads(text)
+    path.write_text(text, encoding="utf-8")
+    print(path.relative_to(ROOT), len(operators), "operators")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
