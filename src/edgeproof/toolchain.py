@@ -65,6 +65,7 @@ TOOLCHAINS: Mapping[str, Toolchain] = {
         size="700 MB without CUDA, 5 GB with",
         note="on Linux, pip takes the CUDA build unless PIP_EXTRA_INDEX_URL names PyTorch's index of CPU builds",
     ),
+    "litert": Toolchain((("ai-edge-litert>=2.1",),), "ai_edge_litert", size="140 MB"),
     "ncnn": Toolchain(
         (("ncnn==1.0.20261020",), ("--no-deps", "pnnx==20261020")),
         "ncnn",
