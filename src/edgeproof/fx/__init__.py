@@ -1,7 +1,7 @@
 """ONNX as a torch.fx graph: to export to runtimes that start from PyTorch, and to train.
 
-graph.py imports; write_back.py puts what was learned back into ONNX; exporting.py calls torch.export. Operators live one
-family a file, each with a table ``OPERATORS``.
+graph.py imports; write_back.py puts what was learned back into ONNX; exporting.py calls torch.export. Operators live
+one family a file, each with a table ``OPERATORS``.
 """
 
 from .exporting import example_inputs, export

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import at_run_time
-from .call import Call, Handler, as_sizes, from_sizes
+from .call import Call, Handler, One, as_sizes, from_sizes
 from .dtypes import torch_dtype
 from .values import Constant, Size, Sizes, Value
 
@@ -19,7 +19,7 @@ WITH_NUMBERS = ("add", "sub", "mul", "div", "eq", "gt", "ge", "lt", "le", *CLAMP
 """Functions of torch whose second argument may be a Python number."""
 
 
-def unary(name: str) -> Handler:
+def unary(name: str) -> One:
     """A function of torch with one argument."""
 
     def handler(n: Call) -> Value:
@@ -65,7 +65,7 @@ def on_sizes(n: Call, function: Callable[..., Any]) -> Value | None:
     return from_sizes(n.build, made, scalar=all(s.scalar for s in pair if s))
 
 
-def binary(name: str, on_size: Callable[..., Any] | None = None) -> Handler:
+def binary(name: str, on_size: Callable[..., Any] | None = None) -> One:
     """A function of torch with two arguments that broadcast as in ONNX."""
 
     def handler(n: Call) -> Value:
@@ -110,9 +110,9 @@ def power(n: Call) -> Value:
     return made if same else n.call("to", made, n.dtype(0))
 
 
-def variadic(name: str) -> Handler:
+def variadic(name: str) -> One:
     """A function of two arguments over any number of inputs."""
-    single = binary(name, {"maximum": "sym_max", "minimum": "sym_min"}.get(name) and _sym(name))
+    single = binary(name, _ON_SIZES.get(name))
 
     def handler(n: Call) -> Value:
         if len(n.inputs) == 2:
@@ -125,8 +125,7 @@ def variadic(name: str) -> Handler:
     return handler
 
 
-def _sym(name: str) -> Callable[..., Any]:
-    return at_run_time.larger if name == "maximum" else at_run_time.smaller
+_ON_SIZES = {"maximum": at_run_time.larger, "minimum": at_run_time.smaller, "add": operator.add}
 
 
 def mean(n: Call) -> Value:

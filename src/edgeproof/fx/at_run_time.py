@@ -56,6 +56,9 @@ def to_bits(x: Any, bits: int, signed: bool) -> Any:
     """To an integer of fewer than eight bits, held in eight; what does not fit wraps around."""
     import torch
 
+    if x.dtype.is_floating_point:  # what does not fit is undefined; ONNX's own tests have zero there
+        least, most = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+        x = torch.where((x >= least) & (x <= most), x, torch.zeros_like(x))
     low = torch.remainder(x.to(torch.int64), 1 << bits)
     if signed:
         low = torch.where(low >= 1 << (bits - 1), low - (1 << bits), low)

@@ -28,8 +28,6 @@ class Builder:
     """
 
     def __init__(self, torch: Any) -> None:
-        import torch.fx  # the submodule has to be loaded
-
         self.torch = torch
         self.graph = torch.fx.Graph()
         self.attributes: dict[str, Any] = {}
@@ -194,7 +192,7 @@ class Builder:
         return _mapped(arg, lambda v: v.node if isinstance(v, Size) else self.node(v))
 
     def _dry_run(self, function: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The result without data, for its shape and dtype; None when it depends on sizes or data that are not known."""
+        """The result without data, for its shape and dtype; None when it depends on what only run time knows."""
         torch = self.torch
 
         def empty(value: Any) -> Any:

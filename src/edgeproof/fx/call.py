@@ -190,6 +190,8 @@ class Call:
         return UnsupportedError("fx.operator", f"node {label(self.node)!r} ({self.node.op_type})", problem, hint)
 
 
+One = Callable[[Call], Value]
+"""Imports a node with one output."""
 Handler = Callable[[Call], Value | Sequence[Value | None]]
 """Imports one node; returns its output, or several; None for one that is not made."""
 
@@ -219,6 +221,7 @@ __all__ = [
     "Constant",
     "Handler",
     "Items",
+    "One",
     "Options",
     "Size",
     "Sizes",

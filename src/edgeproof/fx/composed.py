@@ -109,7 +109,7 @@ def max_pool_with_indices(
     ceil: bool,
     columns: bool,
 ) -> tuple[Any, Any]:
-    """MaxPool and where in the whole tensor each maximum lies; ``columns``: counted column by column (storage_order)."""
+    """MaxPool and where in the whole tensor each maximum lies; ``columns``: counted column by column."""
     import torch
 
     axes = len(kernel)

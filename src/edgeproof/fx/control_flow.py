@@ -6,9 +6,10 @@ A branch or a number of steps that only run time knows is refused: neither an ex
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .call import Call, Handler
-from .values import Constant, Items, Value
+from .values import Constant, Items, Tensor, Value
 
 LONGEST_LOOP = 512
 """A loop of more steps would be a graph that nobody can compile."""
@@ -91,8 +92,17 @@ def optional(n: Call) -> Value:
 def has_element(n: Call) -> Value:
     """OptionalHasElement; nothing is an empty sequence here."""
     value = n.inputs[0] if n.inputs else None
+    if isinstance(value, Tensor):
+        return n.call(present, value)
     holds = value is not None and not (isinstance(value, Items) and not value.items)
     return Constant(n.torch.tensor(holds))
+
+
+def present(value: Any) -> Any:
+    """Whether an optional input of the model is given."""
+    import torch
+
+    return torch.tensor(value is not None)
 
 
 def element(n: Call) -> Value:

@@ -22,7 +22,7 @@ def suppressed(boxes: Any, scores: Any, most: Any, overlap: Any, least: Any, cen
 
     limit = 0 if most is None else int(most.reshape(-1)[0])
     apart = 0.0 if overlap is None else float(overlap.reshape(-1)[0])
-    kept = []
+    kept: list[tuple[int, int, int]] = []
     for sample, kind in itertools.product(range(scores.shape[0]), range(scores.shape[1])):
         corners = _corners(boxes[sample], centred)
         one = scores[sample, kind]

@@ -1,7 +1,7 @@
 """Import an ONNX model as a torch.fx graph.
 
-Nodes are imported in order, each by the function that claims its operator. What an output of the model does not depend on
-is not imported. Shapes are those that `edgeproof.graph.shapes` infers and those that torch's own dry run finds.
+Nodes are imported in order, each by the function that claims its operator. What no output of the model depends on is not
+imported. Shapes are those that `edgeproof.graph.shapes` infers and those that torch's own dry run finds.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from . import (
 from .builder import Builder
 from .call import Call, Handler, Options
 from .dtypes import by_name, to_torch
+from .expand import expanded
 from .values import Constant, Items, Shape, Tensor, Value
 
 if TYPE_CHECKING:
@@ -46,13 +47,6 @@ FAMILIES = (
     recurrent, control_flow, sequences, signals, detection,
 )  # fmt: skip
 """Files that claim operators."""
-EXPANDED = frozenset(
-    """
-    Attention CausalConvWithState CenterCropPad LinearAttention NegativeLogLikelihoodLoss RotaryEmbedding SequenceMap
-    SoftmaxCrossEntropyLoss SwiGLU
-    """.split()  # noqa: SIM905
-)
-"""Operators that ONNX itself defines by others; they are imported as those."""
 OLDEST = 7
 """Opset from which on operators broadcast as they do now; an older model is raised to it."""
 
@@ -121,11 +115,12 @@ def import_model(
         )
     if fixed:
         _require_fixed(model)
-    import torch
+    import torch.fx  # its own import loads what torch alone does not
 
     graph = _prepared(model)
+    facts = infer(model if graph is model.graph else Model.of(graph, model.name))
     handlers = {**claimed(), **(operators or {})}
-    importer = _Importer(Builder(torch), model, graph, Options(train, quantised, scalars), handlers)
+    importer = _Importer(Builder(torch), model, graph, Options(train, quantised, scalars), handlers, facts)
     return importer.run()
 
 
@@ -157,21 +152,7 @@ def _prepared(model: Model) -> ir.Model:
         import onnx_ir.passes.common as common
 
         common.InlinePass()(graph)
-    return _expanded(graph)
-
-
-def _expanded(graph: ir.Model) -> ir.Model:
-    """The graph with the bodies of `EXPANDED` in their places."""
-    wanted = {n.op_type for g in graphs(graph.graph) for n in g if n.domain in ("", "ai.onnx")} & EXPANDED
-    if not wanted:
-        return graph
-    import onnx.inliner
-    import onnx_ir as ir
-
-    names = [("", op) for op in sorted(wanted)]
-    proto = ir.to_proto(graph)
-    proto = onnx.inliner.inline_selected_functions(proto, names, exclude=False, inline_schema_functions=True)
-    return _expanded(ir.from_proto(proto))
+    return expanded(graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +162,11 @@ class _Importer:
     graph: ir.Model
     options: Options
     handlers: Mapping[str, Handler]
-    facts: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    facts: Mapping[str, tuple[str, Any]]
     stored: set[str] = field(default_factory=set)
 
     def run(self) -> Imported:
         """Import the whole model."""
-        same = self.graph is self.model.graph
-        self.facts.update(infer(self.model if same else Model.of(self.graph, self.model.name)))
         self.stored.update(_stored_names(self.model.graph))
         main, placeholders = self.graph.graph, {}
         known: dict[str, Value] = {}

@@ -26,10 +26,11 @@ def resize_(n: Call) -> Value:
         policy=n.attr("keep_aspect_ratio_policy", "stretch"),
         outside=n.attr("extrapolation_value", 0.0),
     )
-    roi = n.constant(1).tolist() if spec.place == "tf_crop_and_resize" and n.has(1) and not old else None
-    if scales is None and sizes is None:
+    cut = spec.place == "tf_crop_and_resize" and n.has(1)
+    if (scales is None and sizes is None) or (cut and n.constant(1) is None):
         return _at_run_time(n, axes, spec)
     shape = n.shape(0)
+    roi = n.known(1).tolist() if cut else None
     plain = _plain(n, spec, axes, shape, scales, sizes)
     return (
         plain

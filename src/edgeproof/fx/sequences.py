@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .call import Call, Handler
@@ -80,6 +81,18 @@ def split(n: Call) -> Value:
     return Items(n.calls(n.torch.split, len(lengths), n[0], lengths, axis))
 
 
+def mapped(n: Call) -> Sequence[Value]:
+    """SequenceMap over sequences whose length is known: the body once for each place."""
+    items, body = n[0], n.attr("body")
+    if not isinstance(items, Items):
+        raise n.refused("maps a sequence whose length only run time knows", "build the sequence in the graph")
+    rows = []
+    for i in range(len(items.items)):
+        given = [v.items[i] if isinstance(v, Items) else v for v in n.inputs if v is not None]
+        rows.append(n.import_graph(body, given, n.outside))
+    return [Items(tuple(row[k] for row in rows)) for k in range(len(n.node.outputs))]
+
+
 def item(items: list[Any], place: Any) -> Any:
     """One of a list."""
     return items[int(place)]
@@ -121,4 +134,5 @@ OPERATORS: dict[str, Handler] = {
     "SequenceErase": erase,
     "ConcatFromSequence": concat,
     "SplitToSequence": split,
+    "SequenceMap": mapped,
 }

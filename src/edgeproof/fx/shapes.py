@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from . import at_run_time
@@ -36,8 +37,14 @@ def shape(n: Call) -> Value:
 def size(n: Call) -> Value:
     """Size."""
     dims = [n.size(0, i) for i in range(n.rank())]
-    whole: int | Size = functools.reduce(lambda a, b: n.build.number(operator.mul, a, b), dims, 1)
-    return from_sizes(n.build, [whole], scalar=True)
+    return from_sizes(n.build, [_product(n, dims)], scalar=True)
+
+
+def _product(n: Call, dims: Sequence[int | Size]) -> int | Size:
+    whole: int | Size = 1
+    for size in dims:
+        whole = size if whole == 1 else n.build.number(operator.mul, whole, size)
+    return whole
 
 
 def reshape(n: Call) -> Value:
@@ -81,15 +88,7 @@ def flatten(n: Call) -> Value:
     if axis == 1 and rank >= 2:
         return n.call(n.torch.flatten, n[0], 1)
     dims = [n.size(0, i) for i in range(rank)]
-    rows: int | Size = functools.reduce(lambda a, b: n.build.number(operator.mul, a, b), dims[:axis], 1)
-    return n.call(
-        n.torch.reshape, n[0], [rows, -1] if None not in (n.shape(0) or ()) and 0 not in dims else _both(n, dims, axis)
-    )
-
-
-def _both(n: Call, dims: list[int | Size], axis: int) -> list[int | Size]:
-    multiply = functools.partial(functools.reduce, lambda a, b: n.build.number(operator.mul, a, b))
-    return [multiply(dims[:axis], 1), multiply(dims[axis:], 1)]
+    return n.call(n.torch.reshape, n[0], [_product(n, dims[:axis]), _product(n, dims[axis:])])
 
 
 def squeeze(n: Call) -> Value:
@@ -134,8 +133,8 @@ def expand(n: Call) -> Value:
     if target is None or have is None:
         return n.call(at_run_time.expand, n[0], n[1])
     width = max(len(have), len(target))
-    dims: list[int | Size] = [1] * (width - len(have)) + [n.size(0, i) for i in range(len(have))]
-    wanted: list[int | Size] = [1] * (width - len(target)) + target
+    dims: list[int | Size] = [*[1] * (width - len(have)), *(n.size(0, i) for i in range(len(have)))]
+    wanted: list[int | Size] = [*[1] * (width - len(target)), *target]
     made = [d if isinstance(w, int) and w == 1 else w for d, w in zip(dims, wanted, strict=True)]
     if any(not isinstance(w, int) and d != 1 for d, w in zip(dims, wanted, strict=True)):
         return n.call(at_run_time.expand_to, n[0], wanted)

@@ -12,29 +12,28 @@ from .values import Value
 
 def dft(n: Call) -> Value:
     """DFT; its axis is an attribute up to opset 19, an input since."""
-    axis = int(n.scalar(2, -2)) if n.opset >= 20 else n.attr("axis", 1)
+    axis: Any = n.attr("axis", 1)
+    if n.opset >= 20:
+        axis = n[2] if n.has(2) and n.constant(2) is None else int(n.scalar(2, -2))
     length: Any = None
     if n.has(1):
         length = n.scalar(1) if n.constant(1) is not None else n[1]
     return n.call(transformed, n[0], length, axis, bool(n.attr("inverse", 0)), bool(n.attr("onesided", 0)))
 
 
-def transformed(x: Any, length: Any, axis: int, inverse: bool, onesided: bool) -> Any:
+def transformed(x: Any, length: Any, axis: Any, inverse: bool, onesided: bool) -> Any:
     """DFT-20 of [..., 1] or [..., 2], real and imaginary parts last."""
     import torch
 
-    axis %= x.dim()
+    along = int(axis) % x.dim()
     size = None if length is None else int(length)
+    whole = torch.view_as_complex(x.contiguous()) if x.shape[-1] == 2 else x.squeeze(-1)
     if inverse and onesided:
-        whole = torch.view_as_complex(x.contiguous())
-        return torch.fft.irfft(whole, size, axis).unsqueeze(-1)
-    complex_ = torch.view_as_complex(x.contiguous()) if x.shape[-1] == 2 else x.squeeze(-1).to(torch.complex64)
-    if x.dtype == torch.float64 and x.shape[-1] == 1:
-        complex_ = x.squeeze(-1).to(torch.complex128)
-    made = torch.fft.ifft(complex_, size, axis) if inverse else torch.fft.fft(complex_, size, axis)
+        return torch.fft.irfft(whole, size, along).unsqueeze(-1).to(x.dtype)
+    made = torch.fft.ifft(whole, size, along) if inverse else torch.fft.fft(whole, size, along)
     if onesided:
-        made = made.narrow(axis, 0, made.shape[axis] // 2 + 1)
-    return torch.view_as_real(made)
+        made = made.narrow(along, 0, made.shape[along] // 2 + 1)
+    return torch.view_as_real(made).to(x.dtype)
 
 
 def stft(n: Call) -> Value:

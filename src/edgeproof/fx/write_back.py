@@ -22,8 +22,8 @@ def write_back(model: Model, imported: Imported, *, name: str | None = None) -> 
         name: Name of the new model; that of the old one by default.
 
     Raises:
-        InputError: fx.changed_shape, when a parameter no longer has the shape of its tensor; fx.not_stored, when the model
-            has no such tensor; fx.not_finite, for NaN or infinite numbers.
+        InputError: fx.changed_shape, when a parameter no longer has the shape of its tensor; fx.not_stored, when the
+            model has no such tensor; fx.not_finite, for NaN or infinite numbers.
     """
     clone = model.graph.clone()
     state = dict(imported.module.state_dict())
