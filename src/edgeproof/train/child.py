@@ -237,7 +237,7 @@ def _check_export(learner: Any, trained: Model, samples: Samples, names: Sequenc
             raise InternalError(
                 "train.export",
                 name,
-                f"differs by {off:.2g} of its size between training and the written graph; at most {EXPORTED} is expected",
+                f"differs by {off:.2g} of its size between training and what was written; expected at most {EXPORTED}",
                 "report it with the model",
             )
 

@@ -113,7 +113,7 @@ def fit(
         learner: What is trained.
         samples: All of them; read in a new order every epoch.
         training: How.
-        checkpoint: NPZ file written after every epoch; when it is there and belongs to the same training, go on from it.
+        checkpoint: NPZ file written after every epoch; one of the same training is gone on from.
         progress: Told about every step.
         on_epoch: Given every epoch as it ends.
 

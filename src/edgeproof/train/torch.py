@@ -2,8 +2,9 @@
 
 Forward is ONNX's: divide, round half to even, add the zero point, saturate. Backward passes the rounding as if it were
 not there, and nothing where a value was clipped (Bengio et al. 2013, *Estimating or Propagating Gradients Through
-Stochastic Neurons*); for a scale that is the gradient of LSQ (Esser et al. 2020, *Learned Step Size Quantization*),
-times 1 / √(values · largest code) as there.
+Stochastic Neurons*); for a scale that is the gradient of LSQ (Esser et al. 2020, *Learned Step Size Quantization*). A
+step takes it times 1 / √(values · largest code), as there, so that scales do not drown the rest where gradients are
+clipped.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class TorchLearner:
             raise InputError(
                 "train.tensor", absent[0], f"is no tensor of {model.name}", "name an output, or a tensor that both have"
             )
+        self._factors: dict[str, float] = {}
         self._imported = import_model(seen, train=training.norms == "trained", operators=self._operators())
         self._module = self._imported.module.to(training.device)
         self._scales = {n for n, onnx in self._imported.parameters.items() if onnx in self._scale_names()}
@@ -132,6 +134,7 @@ class TorchLearner:
             self._scaler.scale(loss).backward()
             total += float(loss.detach())
         self._scaler.unscale_(self._optimizer)
+        self._damp_scales()
         if training.clip:
             self._torch.nn.utils.clip_grad_norm_(self._module.parameters(), training.clip)
         self._scaler.step(self._optimizer)
@@ -239,6 +242,12 @@ class TorchLearner:
             for name, mask in self._masks.items():
                 named[name].mul_(mask)
 
+    def _damp_scales(self) -> None:
+        named = dict(self._module.named_parameters())
+        for name in self._scales:
+            if named[name].grad is not None:
+                named[name].grad.mul_(self._factors.get(self._imported.parameters[name], 1.0))
+
     def _keep_scales_positive(self) -> None:
         with self._torch.no_grad():
             named = dict(self._module.named_parameters())
@@ -248,8 +257,8 @@ class TorchLearner:
     def _operators(self) -> dict[str, Handler]:
         learn = self._training.scales == "learned"
         return {
-            "QuantizeLinear": lambda n: _quantize(n, learn),
-            "DequantizeLinear": lambda n: _dequantize(n, self._points, learn),
+            "QuantizeLinear": lambda n: _quantize(n, learn, self._factors),
+            "DequantizeLinear": lambda n: _dequantize(n, self._points, learn, self._factors),
         }
 
 
@@ -310,18 +319,21 @@ def _wide(x: Any, held: Held) -> Any:
     return x.double() if held.high > 1 << 24 else x
 
 
-def _quantize(n: Call, learn: bool) -> Value:
+def _quantize(n: Call, learn: bool, factors: dict[str, float]) -> Value:
     """QuantizeLinear of an activation; of other dtypes and in blocks as the importer does it."""
     zero = n.node.inputs[2] if len(n.node.inputs) > 2 else None
     name = "" if zero is None or zero.dtype is None else zero.dtype.name
     if name not in RANGES:
         return quantize(n)
     scale = n[1] if learn else bare(n[1])
+    if isinstance(n[1], Constant) and n[1].name:
+        values = math.prod(d or 1 for d in n.shape(0) or ()) // max(n[1].tensor.numel(), 1)
+        factors[n[1].name] = 1 / math.sqrt(max(values, 1) * RANGES[name][1])
     how = (*RANGES[name], n.attr("axis", 1), n.attr("block_size", 0))
     return n.build.emit(rounded, n[0], scale, _point(n, 2), *how)
 
 
-def _dequantize(n: Call, points: Points, learn: bool) -> Value:
+def _dequantize(n: Call, points: Points, learn: bool, factors: dict[str, float]) -> Value:
     """DequantizeLinear, of an activation's codes or of floats that stand for stored ones."""
     source = n.node.inputs[0]
     held = points.held.get(source.name or "") if source is not None else None
@@ -331,6 +343,9 @@ def _dequantize(n: Call, points: Points, learn: bool) -> Value:
     pair = [n.outside[name] for name in held.tied or (held.scale,)]
     pair = [v if learn else bare(v) for v in pair]
     scale = n.build.emit(n.torch.mul, *pair) if held.tied else pair[0]
+    if held.tied is None:
+        values = held.floats.size // max(math.prod(d or 1 for d in n.build.shape(scale) or ()), 1)
+        factors[held.scale] = 1 / math.sqrt(max(values, 1) * held.high)
     floats = Constant(n.torch.from_numpy(held.floats.copy()), held.name)
     wide = n.build.emit("double", floats) if held.high > 1 << 24 else floats
     codes = n.build.emit(rounded, wide, scale, zero, held.low, held.high, axis, block)
@@ -359,11 +374,8 @@ def rounded(x: Any, scale: Any, zero: Any, low: int, high: int, axis: int, block
     """
     import torch
 
-    if scale.requires_grad:
-        values = max(x.numel() // max(scale.numel(), 1), 1)
-        scale = _functions()[1].apply(scale, 1 / math.sqrt(values * max(high, 1)))
     codes = torch.div(x, aligned(scale, x, axis, block).to(x.dtype))
-    codes = _functions()[0].apply(codes) if codes.requires_grad else codes.round()
+    codes = _straight_through().apply(codes) if codes.requires_grad else codes.round()
     if zero is not None:
         codes = codes + aligned(zero, x, axis, block).to(x.dtype)
     return torch.clamp(codes, low, high)
@@ -379,8 +391,8 @@ def real(codes: Any, scale: Any, zero: Any, axis: int, block: int = 0) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _functions() -> tuple[Any, Any]:
-    """Rounding whose gradient passes unchanged, and the identity whose gradient is multiplied."""
+def _straight_through() -> Any:
+    """Rounding whose gradient passes unchanged."""
     import torch
 
     class StraightThrough(torch.autograd.Function):  # type: ignore[misc]
@@ -392,17 +404,7 @@ def _functions() -> tuple[Any, Any]:
         def backward(_ctx: Any, *gradients: Any) -> Any:
             return gradients[0]
 
-    class Scaling(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, x: Any, factor: float) -> Any:
-            ctx.factor = factor
-            return x.view_as(x)
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
-            return gradients[0] * ctx.factor, None
-
-    return StraightThrough, Scaling
+    return StraightThrough
 
 
 def _term(torch: Any, term: Term, got: Any, wanted: Any) -> Any:
