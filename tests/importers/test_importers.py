@@ -289,4 +289,4 @@ def test_a_record_cut_short_anywhere_ends_in_an_error_or_in_less(name, tmp_path)
             readings = read_records([path])[1]
         except InputError:
             continue
-        assert all(r.claims for r in readings)
+        assert all(r.claims or r.layers for r in readings)

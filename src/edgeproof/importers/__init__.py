@@ -18,8 +18,9 @@ from typing import Any, Literal, Protocol
 from ..digest import digest_bytes, digest_json
 from ..errors import InputError
 from ..files import os_error
-from ..measurement import LegRun
+from ..measurement import LayerTime, LegRun
 from ..receipt import Kind, Receipt, Scores
+from ._layers import joined_layers, layer_notes, placement_of
 
 FORMATS: tuple[str, ...] = ("measured", "mlflow", "olive", "trtexec", "benchmark_app")
 """Formats in the order in which they are tried."""
@@ -65,6 +66,7 @@ class Reading:
         claims: Aggregates without samples.
         device: For `Receipt.device`.
         notes: What a reader should know, one sentence each.
+        layers: Layers that were executed, by the tool's own names, with times where it took them.
     """
 
     label: str
@@ -80,6 +82,7 @@ class Reading:
     claims: tuple[Claim, ...] = ()
     device: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    layers: tuple[LayerTime, ...] = ()
 
 
 class Importer(Protocol):
@@ -103,12 +106,14 @@ class Imported:
         records: Name → bytes of every original record.
         claims: Aggregates that have no samples.
         notes: What a reader should know.
+        layers: Layers that were executed, with times where the records have them.
     """
 
     receipt: Receipt
     records: Mapping[str, bytes]
     claims: tuple[Claim, ...]
     notes: tuple[str, ...]
+    layers: tuple[LayerTime, ...] = ()
 
 
 def read_records(paths: Sequence[Path], *, label: str = "") -> tuple[str, tuple[Reading, ...], dict[str, bytes]]:
@@ -163,7 +168,7 @@ def import_records(
     source, readings, records = read_records(paths, label=label)
     if len(readings) > len(paths) and not label:
         readings = tuple(r for r in readings if r.role == role) or readings
-    readings = _joined(readings)
+    readings = _joined(_with_layers(readings))
     if len(readings) > len(paths):
         known = ", ".join(sorted(r.label for r in readings)[:8])
         raise InputError("import.label", ", ".join(records), "tells of several models", f"name one of: {known}")
@@ -176,8 +181,21 @@ def import_records(
     digests = sorted(digest_bytes(b) for b in records.values())
     original = digests[0] if len(digests) == 1 else digest_json(digests)
     claims = tuple(c for r in readings for c in r.claims)
-    notes = tuple(dict.fromkeys(n for r in readings for n in r.notes))
-    return Imported(_receipt(source, readings, original, model, files, role or "candidate"), records, claims, notes)
+    layers = readings[0].layers
+    notes = tuple(dict.fromkeys([*(n for r in readings for n in r.notes), *layer_notes(layers)]))
+    receipt = _receipt(source, readings, original, model, files, role or "candidate")
+    return Imported(receipt, records, claims, notes, layers)
+
+
+def _with_layers(readings: Sequence[Reading]) -> tuple[Reading, ...]:
+    """What only tells of layers goes to the readings beside it, which it is about; alone, all becomes one."""
+    only = [r for r in readings if r.layers and not (r.runs or r.scores or r.claims)]
+    rest = [r for r in readings if r not in only]
+    if not only:
+        return tuple(readings)
+    about = rest or only[:1]
+    layers = joined_layers([r.layers for r in (*about, *only)])
+    return tuple(replace(r, layers=layers) for r in about)
 
 
 def _joined(readings: Sequence[Reading]) -> tuple[Reading, ...]:
@@ -202,6 +220,7 @@ def _joined(readings: Sequence[Reading]) -> tuple[Reading, ...]:
             machine=r.machine or s.machine,
             device=r.device or s.device,
             claims=s.claims,
+            layers=r.layers or s.layers,
         )
         for r, s in zip(raw, summaries, strict=True)
     )
@@ -256,6 +275,7 @@ def _receipt(
         device=dict(first.device),
         source=source,
         original=original,
+        placement=placement_of(first.layers, source),
     )
 
 

@@ -1,8 +1,10 @@
-"""``trtexec`` of TensorRT 8 to 11: the trace that ``--exportTimes`` writes, and the log.
+"""``trtexec`` of TensorRT 8 to 11: the trace that ``--exportTimes`` writes, the log, and what both tell of layers.
 
 The trace has every inference of one process, so that its percentiles are derived again; the log has aggregates only.
 ``latencyMs`` is transfer + compute + transfer of one query. A trace holds the warm-up too: what began within the first
-200 ms (trtexec's default) is left out, as trtexec leaves it out.
+200 ms (trtexec's default) is left out, as trtexec leaves it out. Layers come from ``--exportProfile`` and
+``--exportLayerInfo`` (JSON) or from the log (``--dumpProfile``, ``--dumpLayerInfo``, a verbose build); files about one
+engine that are given together are joined.
 Source: TensorRT's sampleReporting.cpp (exportJSONTrace, printPerformanceReport), logs of versions 8.4 to 10.16.
 """
 
@@ -10,12 +12,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from ..errors import InputError
 from ..measurement import LegRun
 from ..strictjson import loads
 from . import LIMIT_BYTES, Claim, Reading
+from ._layers import joined_layers
+from ._trt_layers import layers_of_json, layers_of_text, profile_of_json, profile_of_text
 
 WARMUP_MS = 200.0
 AGREE = 1e-3
@@ -29,11 +34,8 @@ _FACTS = ("Selected Device", "Compute Capability", "Device Global Memory", "Tens
 
 
 def recognises(record: bytes) -> bool:
-    """By the keys of a trace, or by trtexec's own lines."""
-    head = record[:4096].lstrip()
-    if head[:1] == b"[" and b'"startComputeMs"' in head:
-        return True
-    return b"=== Performance summary ===" in record and (b"GPU Compute Time" in record or b"trtexec" in record)
+    """By the keys of a trace, a profile or layer information, or by trtexec's own lines."""
+    return bool(_form(record))
 
 
 def read(record: bytes, subject: str) -> tuple[Reading, ...]:
@@ -42,11 +44,30 @@ def read(record: bytes, subject: str) -> tuple[Reading, ...]:
     Raises:
         InputError: json.*, import.value, import.mismatch.
     """
-    return (
-        _trace(record, subject)
-        if record.lstrip()[:1] == b"[" and b"startComputeMs" in record[:4096]
-        else _log(record, subject),
-    )
+    form = _form(record)
+    if form == "trace":
+        return (_trace(record, subject),)
+    if form in ("profile", "layers"):
+        value = loads(record, subject, limit_bytes=LIMIT_BYTES)
+        found = profile_of_json(value, subject) if form == "profile" else layers_of_json(record.decode("utf-8"))
+        if not found:
+            raise _wrong(subject, "names no layer")
+        return (Reading(subject, target="tensorrt:gpu", layers=found),)
+    return (_log(record, subject),)
+
+
+def _form(record: bytes) -> str:
+    """Which of trtexec's files it is; empty when it is none."""
+    head = record[:4096].lstrip()
+    if head[:1] == b"[" and b'"startComputeMs"' in head:
+        return "trace"
+    if head[:1] == b"[" and b'"count"' in head[:200] and (b'"averageMs"' in head or head.count(b"{") == 1):
+        return "profile"
+    if head[:1] == b"{" and b'"Layers"' in head[:200]:
+        return "layers"
+    summary = b"=== Performance summary ===" in record and (b"GPU Compute Time" in record or b"trtexec" in record)
+    layers = b"=== Profile (" in record or b"LayerType: " in record or b"[DlaLayer]" in record
+    return "log" if summary or (layers and (b"trtexec" in record or _PREFIX.match(head.decode("latin-1")))) else ""
 
 
 def _trace(record: bytes, subject: str) -> Reading:
@@ -93,8 +114,10 @@ def _log(record: bytes, subject: str) -> Reading:
             claims.append(Claim("Throughput", _number(rest.removesuffix(" qps"), subject), "1/s", "throughput"))
         elif name in ("Latency", "GPU Compute Time", "End-to-End Host Latency", "H2D Latency", "D2H Latency"):
             claims += _aggregates(name, rest, subject)
-    if not claims:
-        raise _wrong(subject, "has no performance summary")
+    table = profile_of_text(lines, subject)
+    layers = joined_layers([table, layers_of_text(lines)])
+    if not claims and not layers:
+        raise _wrong(subject, "has no performance summary, and tells of no layers")
     version = next((m[1] for line in lines if (m := re.search(r"\[TensorRT v(\d+)\]", line))), "")
     if version and "TensorRT version" not in facts:
         facts["TensorRT version"] = version
@@ -107,8 +130,16 @@ def _log(record: bytes, subject: str) -> Reading:
         machine={k: facts[k] for k in sorted(facts)} or None,
         claims=tuple(claims),
         device=device,
-        notes=("a log of trtexec has aggregates only; add --exportTimes=times.json and import that",),
+        layers=layers,
+        notes=tuple(_log_notes(bool(claims), bool(table), record)),
     )
+
+
+def _log_notes(claims: bool, table: bool, record: bytes) -> Iterator[str]:
+    if claims:
+        yield "a log of trtexec has aggregates only; add --exportTimes=times.json and import that"
+    if claims and table and b"--separateProfileRun" not in record:
+        yield "latency was taken while layers were timed, which slows it down; add --separateProfileRun"
 
 
 def _aggregates(name: str, text: str, subject: str) -> list[Claim]:
