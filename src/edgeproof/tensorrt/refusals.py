@@ -22,6 +22,10 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "quantise with pass int8 for this target: biases stay in float32",
     ),
     (
+        r"NonMaxSuppression|EfficientNMS",
+        "leave suppression to the processor behind the engine, or build with TensorRT, which has the plugin",
+    ),
+    (
         r"(?i)for turing",
         "run pass fp16 or int8 on the model first: Turing multiplies matrices in lower precision only",
     ),
@@ -100,12 +104,14 @@ def of_build(errors: Sequence[str], model: Model) -> tuple[Refusal, ...]:
         errors: Messages of severity error, in order.
         model: With named nodes.
     """
-    operators = {n.name: n.op_type for n in model.graph.graph if n.name}
-    names = sorted(operators, key=len, reverse=True)
+    nodes = {v.name: n for n in model.graph.graph for v in n.outputs if v.name}
+    nodes |= {n.name: n for n in model.graph.graph if n.name}
+    names = sorted(nodes, key=len, reverse=True)
     found = []
     for message in errors:
-        node = next((n for n in names if re.search(rf"(?<![\w/.]){re.escape(n)}(?![\w/.])", message)), "")
-        found.append(Refusal(node, operators.get(node, ""), _line(message)))
+        name = next((n for n in names if re.search(rf"(?<![\w/.]){re.escape(n)}(?![\w/.])", message)), "")
+        node = nodes.get(name)
+        found.append(Refusal((node and node.name) or name, node.op_type if node else "", _line(message)))
     return tuple(found)
 
 
@@ -135,7 +141,7 @@ def refused(model: Model, target: str, refusals: Sequence[Refusal], stage: str) 
 
 def _line(text: str) -> str:
     """Without source positions, line breaks, and the call that failed."""
-    text = re.sub(r"\[[\w.]+:\w+:\d+\]|\[[\w.]+:\d+: \w+\]|In function \w+:?", "", text)
+    text = re.sub(r"\[[\w.]+:[\w:]+:\d+\]|\[[\w.]+:\d+: \w+\]|In function \w+:?", "", text)
     text = re.sub(r"\.? In \w+ at /\S+?:\d+", "", text)
-    text = re.sub(r"^I\w+::\w+: Error Code \d+: ", "", " ".join(text.split()))
+    text = re.sub(r"^(I\w+::\w+: )?Error Code \d+: ", "", " ".join(text.split()))
     return text.replace("( ", "(")
