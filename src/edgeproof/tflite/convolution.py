@@ -59,13 +59,20 @@ def conv(low: Lowering, node: ir.Node) -> None:
 
 
 def conv_transpose(low: Lowering, node: ir.Node) -> None:
-    """ConvTranspose; groups are computed one by one, and what the pads take away is cut off."""
+    """ConvTranspose: a CONV_2D and a DEPTH_TO_SPACE where the strides are equal, else a TRANSPOSE_CONV per group.
+
+    XNNPACK's transposed convolution took 40 times as long in int8 (2×2 by stride 2, 24 channels to 1, 320×320).
+    """
     shape, kernel = low.shape(node.inputs[0]), low.shape(node.inputs[1])
     space = _space(node, len(shape))
     group, strides, dilations = attribute(node, "group", 1), pair(node, "strides"), pair(node, "dilations")
     result = low.shape(node.outputs[0])
     out = (result[0], *((1, result[2]) if space == 1 else result[2:]), result[1])
     x = _flat(low, low.read(node.inputs[0], layout.channels_last(len(shape))), space)
+    if group == 1 and strides[0] == strides[1] > 1:
+        whole = scaled_weight(low, node, x, _transposed_weight(low, node, space, dilations, slice(None)))
+        _give(low, _between(low, node, x, whole, out, strides[0]), result, space)
+        return
     parts = []
     each = kernel[1]
     for g in range(group):
@@ -86,6 +93,50 @@ def conv_transpose(low: Lowering, node: ir.Node) -> None:
     if group > 1:
         y = low.emit("CONCATENATION", parts, out, {"axis": 3}, quant=low.at.quant)
     _give(low, y, result, space)
+
+
+def _between(low: Lowering, node: ir.Node, x: int, weight: int, out: Sequence[int], stride: int) -> int:
+    """A transposed convolution as a plain one that makes all ``stride × stride`` results between two points at once.
+
+    Result ``stride · m + r`` sums ``x[m - t] · w[stride · t + r]`` over t: a convolution with the taps of each r.
+    """
+    t, w = low.file.tensors[x], low.file.tensors[weight]
+    assert w.data is not None
+    channels, size = w.shape[0], w.shape[1:3]
+    full = [(t.shape[i + 1] - 1) * stride + size[i] for i in (0, 1)]
+    begin = _transposed_begin(node, full, out[1:3])
+    taps = [-(-n // stride) for n in size]
+    wide = np.zeros((channels, taps[0] * stride, taps[1] * stride, w.shape[3]), w.data.dtype)
+    wide[:, : size[0], : size[1]] = w.data
+    parts = wide.reshape(channels, taps[0], stride, taps[1], stride, w.shape[3])
+    parts = parts.transpose(2, 4, 0, 1, 3, 5)[:, :, :, ::-1, ::-1].reshape(-1, *taps, w.shape[3])
+    repeat, quant = stride * stride, w.quant
+    if quant is not None and len(quant.scale) > 1:
+        quant = Quant(quant.scale * repeat, quant.zero * repeat)
+    b = low.file.tensors[bias(low, node, weight, channels, x)]
+    assert b.data is not None
+    tiled = (
+        None
+        if b.quant is None
+        else Quant(
+            b.quant.scale * (repeat if len(b.quant.scale) > 1 else 1),
+            (0,) * (len(b.quant.scale) * repeat if len(b.quant.scale) > 1 else 1),
+        )
+    )
+    inputs = [low.store(np.ascontiguousarray(parts), quant, w.name), low.store(np.tile(b.data, repeat), tiled, b.name)]
+    last = [max(-(-(begin[i] + out[i + 1]) // stride), 1) for i in (0, 1)]
+    pads = [(taps[i] - 1, max(last[i] - t.shape[i + 1], 0)) for i in (0, 1)]
+    places = [t.shape[i + 1] + sum(pads[i]) - taps[i] + 1 for i in (0, 1)]
+    x, how = padded(low, x, pads, taps, (1, 1), (1, 1), places)
+    options = {"padding": how, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    options["fusedActivationFunction"] = low.at.activation
+    shape = (out[0], *places, channels * repeat)
+    y = low.emit("CONV_2D", [x, *inputs], shape, options, quant=low.at.quant)
+    whole = (out[0], places[0] * stride, places[1] * stride, channels)
+    y = low.emit("DEPTH_TO_SPACE", [y], whole, {"blockSize": stride}, quant=low.at.quant)
+    if whole == tuple(out):
+        return y
+    return low.emit("SLICE", [y, low.integers([0, *begin, 0]), low.integers(out)], out, quant=low.at.quant)
 
 
 def _one_transposed(

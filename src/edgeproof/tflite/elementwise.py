@@ -11,7 +11,7 @@ import numpy as np
 from ..model import attribute
 from . import layout
 from .layout import Perm
-from .lowering import Lowering, off, refuse
+from .lowering import Held, Lowering, off, refuse
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -34,6 +34,10 @@ def common_order(low: Lowering, values: Sequence[ir.Value | None], rank: int) ->
 
 def operand(low: Lowering, value: ir.Value | None, perm: Perm) -> int:
     """A value as an operand of a result that is stored with ``perm``; missing axes in front are put in."""
+    number = low.number(value)
+    if number is not None and number.size == 1:  # some kernels are slow on any shape but this
+        t = low.file.tensors[low.read(value)]
+        return low.store(t.data.reshape(()), t.quant, t.name) if t.data is not None else low.read(value)
     rank, missing = low.rank(value), len(perm) - low.rank(value)
     if not missing:
         return low.read(value, perm)
@@ -52,12 +56,30 @@ def binary(low: Lowering, node: ir.Node, code: str, dtype: str | None = None) ->
     perm = common_order(low, node.inputs, len(result))
     inputs = [operand(low, v, perm) for v in node.inputs]
     options = {"fusedActivationFunction": low.at.activation} if code in FUSING else {}
-    factor = 1.0
-    if low.at.scaled:
-        factor = float(np.prod([low.factor(i, v) for i, v in zip(inputs, node.inputs, strict=True)]))
+    inputs, factor = _made_up(low, node, code, inputs) if low.at.scaled else (inputs, 1.0)
     quant = off(low.at.quant, factor)
     y = low.emit(code, inputs, layout.stored(result, perm), options, dtype=dtype, quant=quant)
     low.give(y, perm, factor=factor)
+
+
+def _made_up(low: Lowering, node: ir.Node, code: str, inputs: list[int]) -> tuple[list[int], float]:
+    """Operands of an integer step whose scales are off, and by what that puts off the scale of the result.
+
+    A product multiplies factors. A sum hands on one that all its operands have; constants are stored so that they do.
+    """
+    factors = [low.factor(i, v) for i, v in zip(inputs, node.inputs, strict=True)]
+    if code == "MUL":
+        return inputs, float(np.prod(factors))
+    computed = {f for i, f in zip(inputs, factors, strict=True) if low.file.tensors[i].data is None}
+    if len(computed) != 1:
+        held = [Held(i, (), low.quant_of(v)) for i, v in zip(inputs, node.inputs, strict=True)]
+        return [low.plain(h) for h in held], 1.0
+    factor = computed.pop()
+    made = []
+    for index in inputs:
+        t = low.file.tensors[index]
+        made.append(index if t.data is None else low.store(t.data, off(t.quant, factor), t.name))
+    return made, factor
 
 
 def many(low: Lowering, node: ir.Node, code: str) -> None:

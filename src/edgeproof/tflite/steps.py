@@ -40,7 +40,7 @@ MOVING = frozenset(
 LAYERS = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}
 """Operators with a weight, and the axis of its output channels."""
 
-SCALED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Mul", "GlobalAveragePool", "ReduceMean")
+SCALED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Mul", "Add", "Sub", "GlobalAveragePool", "ReduceMean")
 """Operators that can make up for a factor on the scale of what they read."""
 
 FUSING = ("Conv", "ConvTranspose", "Gemm", "Add", "Sub", "Mul", "Div", "MaxPool", "AveragePool", "MatMul")
