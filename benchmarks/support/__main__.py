@@ -35,8 +35,13 @@ PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "ncnn": "ncnn"
 """Backend → the package whose version is told."""
 
 
+WAITING = 20
+"""Wall seconds that are waited for each CPU second of a test's limit: the machine may be busy, or the test may hang."""
+STARTING_S = 600.0
+
+
 class Child:
-    """The process that runs tests; started again when it is gone."""
+    """The process that runs tests; started again when it is gone. A test's limit is in CPU time of that process."""
 
     def __init__(self, backend: str, device: str, limit_s: float) -> None:
         self._command = [sys.executable, "-m", "benchmarks.support.child", backend, device]
@@ -45,36 +50,42 @@ class Child:
 
     def ask(self, op: str, case: str, precision: str) -> dict[str, str]:
         """What became of one test."""
+        process = self._running()
+        assert process.stdin is not None
+        asked = json.dumps({"op": op, "case": case, "precision": precision})
+        process.stdin.write(asked.encode() + b"\n")
+        line = self._read(process, self._limit_s)
+        if line is None:
+            self.close()
+            return {"state": "fails", "why": f"did not end within {self._limit_s:g} s of CPU time"}
+        if not line:
+            code = process.wait()
+            return {"state": "fails", "why": f"ended its process (code {code})"}
+        return dict(json.loads(line))
+
+    def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT,
                 env={**os.environ, "OMP_NUM_THREADS": "1"}, bufsize=0,
             )  # fmt: skip
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        asked = json.dumps({"op": op, "case": case, "precision": precision})
-        self._process.stdin.write(asked.encode() + b"\n")
-        line = self._read(time.monotonic() + self._limit_s)
-        if line is None:
-            self.close()
-            return {"state": "fails", "why": f"did not end within {self._limit_s:g} s"}
-        if not line:
-            code = self._process.wait()
-            return {"state": "fails", "why": f"ended its process (code {code})"}
-        return dict(json.loads(line))
+            if not self._read(self._process, STARTING_S):
+                raise SystemExit(f"{' '.join(self._command)} does not start")
+        return self._process
 
-    def _read(self, until: float) -> bytes | None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        data = b""
+    def _read(self, process: subprocess.Popen[bytes], limit_s: float) -> bytes | None:
+        """A line; nothing when the process ended; None when it took too long."""
+        assert process.stdout is not None
+        data, before, until = b"", cpu_seconds(process.pid), time.monotonic() + limit_s * WAITING
         while not data.endswith(b"\n"):
-            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, until - time.monotonic()))
-            if not ready:
+            ready, _, _ = select.select([process.stdout], [], [], 1.0)
+            if ready:
+                piece = os.read(process.stdout.fileno(), 65536)
+                if not piece:
+                    return b""
+                data += piece
+            elif cpu_seconds(process.pid) - before > limit_s or time.monotonic() > until:
                 return None
-            piece = os.read(self._process.stdout.fileno(), 65536)
-            if not piece:
-                return b""
-            data += piece
         return data
 
     def close(self) -> None:
@@ -84,12 +95,18 @@ class Child:
             self._process = None
 
 
+def cpu_seconds(pid: int) -> float:
+    """What a process has used so far. Source: proc(5), fields utime and stime."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", required=True)
     parser.add_argument("--device", default="", help="default: the backend's first")
     parser.add_argument("--most", type=int, default=6, help="tests of one operator and precision")
-    parser.add_argument("--limit", type=float, default=60, help="seconds of one test, the first start included")
+    parser.add_argument("--limit", type=float, default=60, help="CPU seconds of one test")
     parser.add_argument("--ops", default="", help="only these, and nothing is written")
     parser.add_argument("--minutes", type=float, default=0, help="stop asking after this long; what is left is unknown")
     args = parser.parse_args()

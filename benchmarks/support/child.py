@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.support.cases import NODE, RANDOM, Case, case, quantised
+from benchmarks.support.cases import NODE, RANDOM, Case, case, quantised, suite
 from numpy.typing import NDArray
 
 from edgeproof import registry
@@ -33,6 +33,8 @@ def main() -> int:
     target = find(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "")
     answer = os.dup(1)
     os.dup2(2, 1)  # native libraries print to file descriptor 1 as they please
+    suite()
+    os.write(answer, b"ready\n")
     for line in sys.stdin:
         asked = json.loads(line)
         found = probe(target, asked["op"], asked["case"], asked["precision"])

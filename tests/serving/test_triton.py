@@ -194,7 +194,7 @@ def test_without_a_plan_a_script_builds_it_on_the_device(tmp_path):
     assert "--saveEngine=1/model.plan" in script
     assert "--minShapes=x:1x3x8x8" in script
     assert "--maxShapes=x:8x3x8x8" in script
-    assert script.rstrip().endswith("--fp16")
+    assert "--fp16" in script
     assert (tmp_path / "repo/net/model.onnx").is_file()
 
 

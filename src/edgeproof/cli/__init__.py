@@ -34,7 +34,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("pack", "make a signed bundle of a model that was accepted"),
     ("seal", "seal a run into a signed file from whose raw samples anyone can decide again"),
     ("verify", "check an evidence file or a bundle offline, deciding again from its raw samples"),
-    ("export", "write evidence as a CycloneDX ML-BOM, in-toto, SARIF or a model card"),
+    ("export", "write evidence as an ML-BOM, SARIF or other standard; a model for Triton, a bundle as a container"),
     ("keys", "make signing keys, and show which key a file holds"),
     ("repo", "publish bundles in a signed repository: create, add, refresh, rotate and revoke keys"),
     ("provision", "make a folder a device's, once, at the factory"),

@@ -62,7 +62,7 @@ JETPACK: Mapping[str, Image] = {
     "6.0": Image("nvcr.io/nvidia/l4t-tensorrt:r8.6.2-runtime", "python3.11", _JAMMY, "L4T 36.3, TensorRT 8.6"),
     "6.1": Image("nvcr.io/nvidia/l4t-tensorrt:r10.3.0-runtime", "python3.11", _JAMMY, "L4T 36.4, TensorRT 10.3"),
     "6.2": Image("nvcr.io/nvidia/l4t-tensorrt:r10.3.0-runtime", "python3.11", _JAMMY, "L4T 36.4, TensorRT 10.3"),
-    "7.0": Image("nvcr.io/nvidia/cuda:13.0.0-cudnn-runtime-ubuntu24.04", "python3.12", _NOBLE, "L4T 38, CUDA 13"),
+    "7.0": Image("nvidia/cuda:13.0.0-cudnn-runtime-ubuntu24.04", "python3.12", _NOBLE, "L4T 38, CUDA 13"),
 }
 """JetPack → NVIDIA's image for it. JetPack 5 (Ubuntu 20.04) has no Python that edgeproof runs on."""
 

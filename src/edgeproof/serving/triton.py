@@ -14,7 +14,6 @@ Sources: Triton Inference Server, *Model Configuration*, *Optimization*, *Ensemb
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,10 @@ from typing import Any, Literal
 from ..errors import InputError, UnsupportedError
 from ..files import write_text
 from ..model import Model, TensorSpec, file_digests
+from ..tensorrt.commands import command
+from ..tensorrt.dialect import Dialect
+from ..tensorrt.settings import Plan
+from ..tensorrt.shapes import Span
 from . import copied, new_folder, written
 from .pbtxt import Value, Word, pbtxt
 
@@ -45,6 +48,8 @@ TYPES: Mapping[str, str] = {
 """Our dtype → Triton's. Source: model_config.proto, DataType."""
 BATCH = 8
 """Largest batch where a model's batch dimension is open and nothing else was asked."""
+_TRTEXEC = Dialect(rtx=False, version=(10, 3))
+"""What JetPack 6 and Triton's containers of TensorRT 10 have."""
 _FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan", "openvino": "model.xml"}
 _SUFFIX = {"onnxruntime": ".onnx", "tensorrt": ".plan", "openvino": ".xml"}
 
@@ -245,22 +250,21 @@ def plan_script(model: Model, settings: Triton) -> str:
         problem = f"is open beyond its batch: {inner[0]}"
         hint = "fix it with 'edgeproof apply fix_shapes', or build a plan for its ranges and give it with --engine"
         raise UnsupportedError("serving.shapes", model.name, problem, hint)
-    arguments = ["--onnx=model.onnx", f"--saveEngine={settings.version}/model.plan", "--skipInference"]
     on_dla = settings.dla >= 0
-    # DLA takes no ranges: smallest, usual and largest shape are one.
-    ends = {"min": batch if on_dla else 1, "opt": batch if on_dla else max(1, batch // 2), "max": batch}
-    for word, n in ends.items() if batch else ():
-        shapes = ",".join(f"{s.name}:{'x'.join(map(str, (n, *(s.shape or ())[1:])))}" for s in model.inputs)
-        arguments.append(f"--{word}Shapes={shapes}")
-    if on_dla:
-        arguments += [f"--useDLACore={settings.dla}", "--allowGPUFallback"]
-    arguments += {"fp32": [], "fp16": ["--fp16"], "int8": ["--int8", "--fp16"]}[settings.precision]
-    if settings.workspace_bytes:
-        arguments.append(f"--memPoolSize=workspace:{max(1, settings.workspace_bytes >> 20)}")
-    command = " \\\n  ".join(["trtexec", *(shlex.quote(a) for a in arguments)])
+    # A DLA takes no ranges: smallest, usual and largest shape are one.
+    least, best = (batch, batch) if on_dla else (1, max(1, batch // 2))
+    spans = {s.name: Span(*((n, *(s.shape or ())[1:]) for n in (least, best, batch))) for s in model.inputs}  # type: ignore[arg-type]
+    plan = Plan(
+        "tensorrt:dla" if on_dla else "tensorrt:gpu",
+        precision="typed" if settings.precision == "fp32" else settings.precision,
+        workspace_bytes=settings.workspace_bytes or None,
+        dla_core=settings.dla if on_dla else None,
+        layer_info=False,
+    )
+    line = command(_TRTEXEC, plan, (spans,) if batch else (), "model.onnx", f"{settings.version}/model.plan")
     return (
         "#!/bin/sh\n# Run this once on the device: a plan fits one GPU and one TensorRT version.\n"
-        f'set -eu\ncd "$(dirname "$0")"\n{command}\n'
+        f'set -eu\ncd "$(dirname "$0")"\n{line}\n'
     )
 
 

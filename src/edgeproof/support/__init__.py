@@ -65,8 +65,8 @@ class Table:
     def entry(self, operator: str, precision: Precision) -> Entry:
         """What becomes of an operator.
 
-        An operator that runs in FP32 and has no entry in INT8 has no integer form here: it computes in float, between
-        two conversions.
+        An operator that is known with floats (in FP16 too) and has no entry in INT8 has no integer form here: it
+        computes in float, between two conversions.
         """
         row = self.operators.get(operator)
         if row is None:
@@ -75,7 +75,7 @@ class Table:
         if precision in row:
             return row[precision]
         single = row.get("fp32", Entry("unknown", why="was not tested"))
-        if precision == "int8" and single.state == "runs":
+        if precision == "int8" and single.state == "runs" and "fp16" in row:
             return Entry("falls back", why="has no integer form here: computed in float, between conversions")
         return single if precision == "fp16" and single.state == "fails" else Entry("unknown", why="was not tested")
 
