@@ -28,9 +28,6 @@ NETWORKS = (
     "wide_resnet50_2",
 )  # fmt: skip
 CLASSES = 1000
-BRACKET = (0.15, 0.45)
-"""Ratios of channels between which half of the work lies."""
-HALVINGS = 5
 
 
 def network(name: str) -> tuple[Any, Any]:
@@ -84,7 +81,7 @@ def pruned(name: str, ratio: float) -> tuple[Any, Any, float]:
     return model, x, time.process_time() - started
 
 
-def measured(name: str) -> dict[str, Any]:
+def measured(name: str, bracket: tuple[float, float], halvings: int) -> dict[str, Any]:
     """One row: what Torch-Pruning made of a network."""
     import torch
     import torch_pruning as tp
@@ -92,10 +89,10 @@ def measured(name: str) -> dict[str, Any]:
     model, x = network(name)
     macs, parameters = tp.utils.count_ops_and_params(model, x)
     row: dict[str, Any] = {"network": name, "macs": macs, "parameters": parameters}
-    low, high = BRACKET
+    low, high = bracket
     best: tuple[float, Any] | None = None
     try:
-        for _ in range(HALVINGS):
+        for _ in range(halvings):
             ratio = (low + high) / 2
             result, x, seconds = pruned(name, ratio)
             with torch.no_grad():
@@ -117,6 +114,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=Path("torchvision-onnx"))
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--bracket", type=float, nargs=2, default=(0.15, 0.45), help="ratios to search between")
+    parser.add_argument("--halvings", type=int, default=5)
     args = parser.parse_args()
     import torch
 
@@ -128,7 +127,7 @@ def main() -> None:
         return
     rows = []
     for name in names:
-        rows.append(measured(name))
+        rows.append(measured(name, tuple(args.bracket), args.halvings))
         print(json.dumps(rows[-1]), flush=True)
         if args.json:
             args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

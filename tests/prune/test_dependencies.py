@@ -11,7 +11,7 @@ from edgeproof.graph.inference import inferred
 from edgeproof.model import Model
 from edgeproof.prune.channels import Channels, channels
 from edgeproof.prune.importance import scores
-from edgeproof.prune.removal import masked, remove
+from edgeproof.prune.removal import kept, masked, remove
 from passes.small_models import run
 from prune.nets import NETS, Net
 
@@ -88,3 +88,18 @@ def test_the_work_that_is_predicted_is_the_work_that_is_left(net: Net) -> None:
     left = cost(remove(found, gone), found.shapes).macs
     assert left is not None
     assert found.macs(gone) == pytest.approx(left.value)
+
+
+@pytest.mark.parametrize("net", NETS.values(), ids=NETS.keys())
+def test_indices_that_stay_cut_the_weights_to_what_is_left(net: Net) -> None:
+    model = net.model(dead=False)
+    found = channels(model)
+    gone = dead(channels(net.model()))
+    small = {n: v.const_value.numpy() for n, v in remove(found, gone).graph.graph.initializers.items() if v.const_value}
+    indices = kept(found, gone)
+    assert indices
+    for name, by_axis in indices.items():
+        cut = net.weights[name]
+        for axis, stays in by_axis.items():
+            cut = cut.take(stays, axis)
+        np.testing.assert_array_equal(small.get(name, small.get(f"{name}_kept")), cut)

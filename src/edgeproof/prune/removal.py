@@ -18,8 +18,24 @@ from .trace import Edits, Keep, Weight
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-ZEROED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "InstanceNormalization", "Add", "Sub")
+ZEROED = frozenset(
+    {
+        "Add",
+        "BatchNormalization",
+        "Conv",
+        "ConvTranspose",
+        "Einsum",
+        "Gather",
+        "Gemm",
+        "InstanceNormalization",
+        "LayerNormalization",
+        "MatMul",
+        "Mul",
+        "Sub",
+    }
+)
 """Whose constants per channel may be zero; a divisor may not."""
+VIEWS = frozenset({"Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def remove(channels: Channels, gone: Gone) -> Model:
@@ -51,6 +67,29 @@ def remove(channels: Channels, gone: Gone) -> Model:
     return Model.of(editor.model, channels.model.name)
 
 
+def kept(channels: Channels, gone: Gone) -> dict[str, dict[int, NDArray[np.int64]]]:
+    """Which indices of which weights stay: to cut an optimiser's state like the weights, or to fill a model up again.
+
+    Args:
+        channels: What can be removed.
+        gone: bool [units], what is.
+
+    Returns:
+        Name of the weight in the whole model → axis → the indices that `remove` keeps, ascending. Weights that stay
+        whole are left out; so are vectors that several layers share and cut in different ways.
+    """
+    lost = np.append(gone, False)
+    found: dict[str, dict[int, NDArray[np.int64]]] = {}
+    unlike: set[str] = set()
+    for weight, stays in _cut(channels, lambda labels: ~lost[channels.of(labels)]):
+        name = weight.value.name or ""
+        indices = {axis: np.flatnonzero(mask) for axis, mask in stays.items()}
+        other = found.setdefault(name, indices)
+        if other.keys() != indices.keys() or any(not np.array_equal(other[a], indices[a]) for a in indices):
+            unlike.add(name)
+    return {name: indices for name, indices in found.items() if name not in unlike}
+
+
 def masked(channels: Channels, gone: Gone) -> Model:
     """The model with the weights that make some units set to zero, at its old size.
 
@@ -61,11 +100,11 @@ def masked(channels: Channels, gone: Gone) -> Model:
     nodes = dict(zip(channels.graph.graph, editor.model.graph, strict=True))
     lost = np.append(gone, False)
     for weight in channels.trace.weights.values():
-        uses = [(n, i) for n, i in weight.uses if n.op_type in (*ZEROED, "Gather")]
+        uses = [(n, i) for n, i in weight.uses if _readers(n) <= ZEROED]
         hit = {
             axis: lost[channels.of(labels)]
             for axis, labels in weight.labels.items()
-            if weight.roles[axis] in ("out", "scale", "vector") and lost[channels.of(labels)].any()
+            if weight.roles[axis] != "in" and lost[channels.of(labels)].any()
         }
         if not uses or not hit:
             continue
@@ -76,6 +115,13 @@ def masked(channels: Channels, gone: Gone) -> Model:
         for node, index in uses:
             nodes[node].replace_input_with(index, value)
     return Model.of(editor.model, channels.model.name)
+
+
+def _readers(node: ir.Node) -> set[str]:
+    """The operators that a weight ends in, through views of it."""
+    if node.op_type not in VIEWS:
+        return {node.op_type}
+    return {op for use in node.outputs[0].uses() for op in _readers(use.node)}
 
 
 def _cut(channels: Channels, keep: Keep) -> list[tuple[Weight, dict[int, NDArray[np.bool_]]]]:
