@@ -36,7 +36,15 @@ _OPTIONS = {
     "LOCAL_RESPONSE_NORMALIZATION": "LocalResponseNormalization",
 }  # fmt: skip
 
-_VERSIONS_INT8 = {"CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "RESHAPE": 1, "QUANTIZE": 1, "PRELU": 1, "HARD_SWISH": 1}
+_VERSIONS_INT8 = {
+    "CONV_2D": 3,
+    "DEPTHWISE_CONV_2D": 3,
+    "FULLY_CONNECTED": 4,
+    "RESHAPE": 1,
+    "QUANTIZE": 1,
+    "PRELU": 1,
+    "HARD_SWISH": 1,
+}
 """Version of an operator on int8 where it is not 2."""
 
 
