@@ -1,4 +1,4 @@
-"""Tests that need PyTorch: ``scripts/test-with torch`` runs them, in an environment of their own."""
+"""Tests that need torch: ``scripts/test-with torch`` runs them, in an environment of their own."""
 
 import importlib.util
 

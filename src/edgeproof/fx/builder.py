@@ -131,8 +131,8 @@ class Builder:
         match value:
             case Tensor(node):
                 return node
-            case Constant(tensor, name):
-                return self._stored(tensor, name)
+            case Constant(tensor, name, label):
+                return self._stored(tensor, name, label)
             case Sizes(items, scalar):
                 made = [
                     self._noted(
@@ -152,10 +152,10 @@ class Builder:
         self.sources[attribute] = name
         return Tensor(self._noted(self.graph.get_attr(attribute)), tuple(tensor.shape), tensor.dtype)
 
-    def _stored(self, tensor: Any, name: str) -> Any:
+    def _stored(self, tensor: Any, name: str, label: str) -> Any:
         key = name or f"constant {id(tensor)}"
         if key not in self._named:
-            attribute = self.free(name or "constant")
+            attribute = self.free(name or label or "constant")
             if name:
                 self.attributes[attribute] = self.torch.nn.Parameter(tensor.clone())
                 self.sources[attribute] = name

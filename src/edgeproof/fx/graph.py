@@ -1,7 +1,7 @@
 """Import an ONNX model as a torch.fx graph.
 
-Nodes are imported in order, each by the function that claims its operator. What no output of the model depends on is not
-imported. Shapes are those that `edgeproof.graph.shapes` infers and those that torch's own dry run finds.
+Nodes are imported in order, each by the function that claims its operator. What no output of the model depends on is
+not imported. Shapes are those that `edgeproof.graph.shapes` infers and those that torch's own dry run finds.
 """
 
 from __future__ import annotations
@@ -183,7 +183,9 @@ class _Importer:
 
     def _finished(self, names: tuple[str, ...], placeholders: dict[str, str]) -> Imported:
         torch, build = self.build.torch, self.build
-        build.graph.eliminate_dead_code()
+        for node in reversed(build.graph.nodes):
+            if not node.users and node.op not in ("placeholder", "output"):
+                build.graph.erase_node(node)
         root = torch.nn.Module()
         for name, held in build.attributes.items():
             if isinstance(held, torch.nn.Module):
@@ -220,7 +222,7 @@ class _Importer:
     def _constant(self, name: str, value: ir.Value) -> Constant:
         assert value.const_value is not None
         tensor = to_torch(self.build.torch, value.const_value, name)
-        return Constant(tensor, name if tensor.dtype.is_floating_point and name in self.stored else "")
+        return Constant(tensor, name if tensor.dtype.is_floating_point and name in self.stored else "", name)
 
     def _import(self, node: ir.Node, known: dict[str, Value]) -> None:
         handler = self.handlers.get(node.op_type) if node.domain in ("", "ai.onnx") else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import composed
 from .call import Call, Handler
-from .values import Constant, Value
+from .values import Value
 
 
 def matmul(n: Call) -> Value:
@@ -50,11 +50,6 @@ def matmul_integer(n: Call) -> Value:
     """MatMulInteger: exact in float64, whose integers reach to 2^53."""
     zeros = [n[i] if n.has(i) else None for i in (2, 3)]
     return n.call(composed.matmul_integer, n[0], n[1], *zeros)
-
-
-def plain_constant(value: Value | None) -> Value | None:
-    """A stored tensor that is not to be trained."""
-    return Constant(value.tensor) if isinstance(value, Constant) else value
 
 
 OPERATORS: dict[str, Handler] = {

@@ -81,7 +81,7 @@ def dequantize(n: Call) -> Value:
 
 def bare(value: Value) -> Value:
     """The same tensor, which is not to be trained."""
-    return Constant(value.tensor) if isinstance(value, Constant) else value
+    return Constant(value.tensor, label=value.label) if isinstance(value, Constant) else value
 
 
 def _code_type(n: Call, at: int, output: ir.Value) -> str:

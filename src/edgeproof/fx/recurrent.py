@@ -28,8 +28,8 @@ def layer(kind: str) -> Handler:
                 f"use {', '.join(_ACTIVATIONS)}",
             )
         how = (
-            kind, direction, functions, n.attr("clip"), bool(n.attr("linear_before_reset", 0)), bool(n.attr("input_forget", 0)),
-            n.attr("layout", 0),
+            kind, direction, functions, n.attr("clip"), bool(n.attr("linear_before_reset", 0)),
+            bool(n.attr("input_forget", 0)), n.attr("layout", 0),
         )  # fmt: skip
         return n.calls(recurrent, 3 if kind == "LSTM" else 2, x, w, r, b, lengths, h, c, p, how)
 

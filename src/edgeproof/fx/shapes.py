@@ -19,7 +19,7 @@ def constant(n: Call) -> Value:
     if attribute.name == "value":
         tensor = to_torch(n.torch, attribute.value, n.build.onnx_node)
         name = n.node.outputs[0].name or ""
-        return Constant(tensor, name if tensor.dtype.is_floating_point and n.trainable(name) else "")
+        return Constant(tensor, name if tensor.dtype.is_floating_point and n.trainable(name) else "", name)
     if attribute.name in ("value_float", "value_floats"):
         return Constant(n.torch.tensor(n.attr(attribute.name), dtype=n.torch.float32))
     if attribute.name in ("value_int", "value_ints"):

@@ -36,10 +36,12 @@ class Constant:
     Attributes:
         tensor: The torch tensor.
         name: Its name in the ONNX file when it is stored there as floats, so that it can be trained; else empty.
+        label: Its name in the ONNX file whatever it holds, for people.
     """
 
     tensor: Any
     name: str = ""
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
