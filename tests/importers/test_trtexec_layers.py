@@ -80,7 +80,7 @@ def test_what_left_the_dla_stands_in_the_receipt() -> None:
     assert placement is not None
     assert [n[2] for n in placement.nodes] == ["GPU", "DLA", "GPU"]
     assert [f[0] for f in placement.fallbacks] == ["fc"]  # changing the layout is no fallback
-    assert "1 layers ran on the DLA, 1 beside them on the GPU" in found.notes
+    assert "on the DLA: 1 of 3 layers; beside them on the GPU: 1" in found.notes
 
 
 def test_the_lists_of_a_dla_build_tell_where_layers_run() -> None:

@@ -69,7 +69,7 @@ def layer_notes(layers: Sequence[LayerTime]) -> Iterator[str]:
     placement = placement_of(layers, "")
     if placement is not None and placement.fallbacks:
         on = sum(x.device == "DLA" for x in layers)
-        yield f"{on} layers ran on the DLA, {len(placement.fallbacks)} beside them on the GPU"
+        yield f"on the DLA: {on} of {len(layers)} layers; beside them on the GPU: {len(placement.fallbacks)}"
     times = {x.name: fmean(x.time_ns) / 1e6 for x in layers if x.time_ns}
     total = sum(times.values())
     if total:
