@@ -47,6 +47,7 @@ from edgeproof.prune.selection import Limits, choose
 from edgeproof.target import Target
 
 KEEP = 0.5
+PROFILED = 40
 TARGET = Target("onnxruntime:cpu", "onnxruntime", "cpu", SCHEMES["cpu"], settings={"threads": 1})
 CONTEXT = Context(lambda m: OnnxRuntime().compile(m, TARGET))
 RANKINGS = ("layer", "global", "macs")
@@ -150,15 +151,22 @@ def latency(data: str, samples: int, rounds: int, *, layers: bool) -> None:
             speed = ratio(times[0], times[i]) if i else "1"
             print(f"| {leg} | {median(times[i]):.2f} | {speed} | {less:.0%} | {' | '.join(left)} | {quality:.3f} |")
         if layers:
-            _layers(legs[1][2])
+            _layers(fixed[0], fixed[1], legs[1][2], feeds[0])
 
 
-def _layers(facts: Mapping[str, Any]) -> None:
-    """Per layer, of one pruned model."""
-    print("\n| layer | channels | MACs | parameters |\n|---|---|---|---|")
+def _layers(before: Model, after: Model, facts: Mapping[str, Any], feeds: Mapping[str, Any]) -> None:
+    """Per layer of one pruned model; times are medians of profiled runs, taken in turns."""
+    sessions = [OnnxRuntime().compile(m, TARGET.with_settings({"profile": True})) for m in (before, after)]
+    for _ in range(PROFILED):
+        for session in sessions:
+            session.run(feeds)
+    times = [{x.name: median(x.time_ns) / 1e3 for x in session.layers()} for session in sessions]
+    print("\n| layer | channels | kMACs | parameters | µs |\n|---|---|---|---|---|")
     for row in facts["layers"]:
-        pairs = (f"{a:,} → {b:,}" for a, b in (row["channels"], row["macs"], row["parameters"]))
-        print(f"| {row['name']} | {' | '.join(pairs)} |")
+        cells = [f"{a:,} → {b:,}" for a, b in (row["channels"], [m // 1000 for m in row["macs"]], row["parameters"])]
+        found = [next((us for name, us in t.items() if row["name"] in name), None) for t in times]
+        cells.append("" if None in found else f"{found[0]:.0f} → {found[1]:.0f}")
+        print(f"| {row['name']} | {' | '.join(cells)} |")
 
 
 def main() -> None:

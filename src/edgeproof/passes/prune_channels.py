@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..change import Change
 from ..errors import EdgeproofError
-from ..graph.equivalence import interface_change, probes
+from ..graph.equivalence import Probe, interface_change, probes
 from ..graph.inference import inferred
 from ..graph.shapes import Shape
 from ..model import Model
@@ -68,8 +68,13 @@ class PruneChannels:
         if not gone.any():
             return Change.none(model, *declined, (model.name, "has nothing to remove within the limits"))
         result = remove(found, gone)
-        problem = interface_change(model, result) or _fault(model, result, context)
+        problem = interface_change(model, result) or _fault(model, result)
         if problem is not None:
+            return Change.none(model, *declined, ("result", f"was thrown away: {problem}"))
+        runs = probes(model, context, count=1)
+        if isinstance(runs, str):
+            declined.append(("verification", f"checked, but not run: {runs}"))
+        elif (problem := _failure(runs, result, context)) is not None:
             return Change.none(model, *declined, ("result", f"was thrown away: {problem}"))
         counted = account(found, gone, result)
         left = counted.macs[1] / max(counted.macs[0], 1)
@@ -87,16 +92,14 @@ def _sizes(model: Model, context: Context) -> dict[str, Shape] | None:
     return None if first is None else {spec.name: first[spec.name].shape for spec in model.inputs if spec.name in first}
 
 
-def _fault(model: Model, result: Model, context: Context) -> str | None:
-    """Why a result is no valid model, or does not run where the original does."""
+def _fault(model: Model, result: Model) -> str | None:
+    """Why a result is no valid model; a model may be odd from the start, then running is what counts."""
     invalid = _invalid(result)
-    if (
-        invalid is not None and _invalid(model) is None
-    ):  # a model may be odd from the start; then running is what counts
-        return f"it is not valid: {invalid}"
-    runs = probes(model, context, count=1)
-    if isinstance(runs, str):
-        return None
+    return None if invalid is None or _invalid(model) is not None else f"it is not valid: {invalid}"
+
+
+def _failure(runs: list[Probe], result: Model, context: Context) -> str | None:
+    """Why a result does not run where the original does."""
     try:
         session = context.compile(result)
     except EdgeproofError as e:
@@ -128,8 +131,9 @@ def _invalid(model: Model) -> str | None:
 
 
 def _line(layer: LayerChange) -> str:
-    kept, macs = layer.channels, layer.macs
-    return f"{layer.name} ({layer.op}): {kept[0]} channels became {kept[1]}, MACs {macs[1] / max(macs[0], 1):.0%}"
+    (before, after), macs = layer.channels, layer.macs
+    made = f"{before} channels became {after}" if before != after else "reads less"
+    return f"{layer.name} ({layer.op}): {made}, MACs {macs[1] / max(macs[0], 1):.0%}"
 
 
 def _facts(found: Channels, gone: Gone, counted: Account) -> dict[str, object]:

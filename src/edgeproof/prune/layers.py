@@ -8,7 +8,7 @@ import numpy as np
 
 from ..model import attribute
 from .atoms import Labels
-from .trace import Axes, Edits, Keep, Trace, UnfollowedError, Work
+from .trace import Axes, Edits, Keep, Role, Trace, UnfollowedError, Work
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -115,13 +115,8 @@ def matmul(t: Trace, node: ir.Node) -> None:
     if min(len(a_shape), len(b_shape)) < 2:
         raise UnfollowedError("it multiplies by a vector")
     b_weight = t.weight(node, 1) is not None
-    a = t.read(node, 0, "out") if not b_weight else t.read(node, 0)
-    if b_weight:
-        rank = len(b_shape)
-        b: Axes = [t.axis(node, 1, i, "data") for i in range(rank - 2)]
-        b += [t.axis(node, 1, rank - 2, "in"), t.axis(node, 1, rank - 1, "out")]
-    else:
-        b = t.read(node, 1)
+    a = _matrix(t, node, 0, ("out", "in"))
+    b = _matrix(t, node, 1, ("in", "out"))
     t.join(b[-2], a[-1], READ)
     batch = broadcast(t, [a[:-2], b[:-2]], [a_shape[:-2], b_shape[:-2]])
     axes = [*batch, a[-2], b[-1]]
@@ -130,6 +125,13 @@ def matmul(t: Trace, node: ir.Node) -> None:
     if b_weight and a[-1] is not None and node.inputs[0] is not None:
         t.reads.append((node.inputs[0].name or "", len(a_shape) - 1, a[-1], node))
     t.put(node.outputs[0], axes)
+
+
+def _matrix(t: Trace, node: ir.Node, index: int, roles: tuple[Role, Role]) -> Axes:
+    """Atoms of a factor of a matrix product; the roles are those of its last two axes where it is a weight."""
+    rank = len(t.dims(node.inputs[index]))
+    each: list[Role] = [*["data"] * (rank - 2), *roles]  # type: ignore[list-item]
+    return [t.axis(node, index, i, each[i]) for i in range(rank)]
 
 
 def broadcast(t: Trace, inputs: list[Axes], shapes: list[tuple[int, ...]]) -> Axes:
