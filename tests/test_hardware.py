@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
+import onnx_ir as ir
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from edgeproof import registry
 from edgeproof.cli import main
@@ -17,6 +20,8 @@ from edgeproof.hardware import (
     Demand,
     catalogue,
     check,
+    check_model,
+    demand_of,
     detect,
     find,
     installed,
@@ -27,7 +32,9 @@ from edgeproof.hardware import (
     plan,
     refusals,
 )
+from edgeproof.model import Model
 from edgeproof.quant.schemes import SCHEMES, TENSORRT
+from edgeproof.target import Target
 
 PAGE = Path(__file__).parents[1] / "docs/hardware.md"
 JETSONS = [n for n in names() if catalogue()[n].kind == "jetson"]
@@ -125,7 +132,6 @@ def test_a_mistyped_device_is_guessed() -> None:
         ("sm75", Demand(precisions=("bf16",)), "does not compute BF16"),
         ("jetson-nano", Demand(precisions=("int8",)), "does not compute INT8"),
         ("xavier-nx", Demand(precisions=("2:4",)), "does not compute 2:4 sparse weights"),
-        ("raspberry-pi-4", Demand(precisions=("fp16",)), "has no instructions for it"),
         ("orin-nx", Demand(compute_capability="8.6"), "the engine is for compute capability 8.6"),
         ("orin-nano-4gb", Demand(memory_bytes=5 * GIB), "needs 5.0 GiB, and Jetson Orin Nano 4GB has 4 GiB"),
         ("agx-xavier", Demand(tensorrt="10.3.0"), "comes with no JetPack for Jetson AGX Xavier"),
@@ -150,6 +156,8 @@ def test_what_cannot_work_is_refused_with_its_reason(name: str, demand: Demand, 
         ("sm89", Demand(precisions=("fp8", "int8"))),
         ("raspberry-pi-4", Demand(memory_bytes=64 * GIB)),  # its memory varies: unknown refuses nothing
         ("generic-x86-64", Demand(precisions=("bf16",))),  # unknown too
+        ("raspberry-pi-4", Demand(precisions=("fp16",))),  # slower there, but it runs
+        ("jetson-nano", Demand("cpu", ("int8", "bf16"))),  # what its GPU lacks does not matter to its processor
         ("agx-xavier", Demand(tensorrt="8.5.2")),
     ],
 )
@@ -273,3 +281,68 @@ def test_the_command_tells_this_machine_as_json(capsys: pytest.CaptureFixture[st
     found = json.loads(capsys.readouterr().out)["hardware"]
     here = detect()
     assert found is None if here is None else found["name"] == here.name
+
+
+def _typed(dtype: int, quantised: bool = False) -> Model:
+    """A model that adds to ``x`` in a type, or dequantises int8 weights."""
+    nodes = [helper.make_node("Cast", ["x"], ["c"], to=dtype), helper.make_node("Identity", ["c"], ["y"])]
+    weights = []
+    if quantised:
+        nodes = [helper.make_node("DequantizeLinear", ["w", "s"], ["d"]), helper.make_node("Add", ["x", "d"], ["y"])]
+        weights = [
+            numpy_helper.from_array(np.ones(8, np.int8), "w"),
+            numpy_helper.from_array(np.array(0.5, np.float32), "s"),
+        ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8])],
+        [helper.make_tensor_value_info("y", dtype, [8])],
+        weights,
+        value_info=[] if quantised else [helper.make_tensor_value_info("c", dtype, [8])],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return Model.of(ir.from_proto(proto), "net")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "quantised", "precision"),
+    [
+        (TensorProto.BFLOAT16, False, "bf16"),
+        (TensorProto.FLOAT8E4M3FN, False, "fp8"),
+        (TensorProto.FLOAT16, False, "fp16"),
+        (TensorProto.FLOAT, True, "int8"),
+    ],
+)
+def test_a_models_types_are_what_it_asks_of_a_device(dtype: int, quantised: bool, precision: str) -> None:
+    assert demand_of(_typed(dtype, quantised), plan("orin-nx")).precisions == (precision,)
+
+
+def test_a_model_is_refused_where_its_types_cannot_be_computed() -> None:
+    fp8, int8 = _typed(TensorProto.FLOAT8E4M3FN), _typed(TensorProto.FLOAT, quantised=True)
+    with pytest.raises(UnsupportedError, match="does not compute FP8"):
+        check_model(fp8, plan("orin-nx"))
+    with pytest.raises(UnsupportedError, match="does not compute INT8"):
+        check_model(int8, plan("jetson-nano"))
+    check_model(fp8, plan("thor"))
+    check_model(int8, plan("orin-nx:dla0"))
+    check_model(int8, plan("jetson-nano:cpu"))
+    check_model(fp8, Target("tensorrt:gpu", "tensorrt", "gpu"))  # no device is named
+
+
+def test_settings_that_ask_for_more_than_the_device_has_are_refused() -> None:
+    model = _typed(TensorProto.FLOAT16)
+    with pytest.raises(UnsupportedError, match="does not compute FP8"):
+        check_model(model, plan("agx-orin").with_settings({"precision": "fp8"}))
+    with pytest.raises(UnsupportedError, match="2:4 sparse weights"):
+        check_model(model, plan("xavier-nx").with_settings({"sparse": True}))
+    check_model(model, plan("agx-orin").with_settings({"precision": "best", "sparse": True}))
+
+
+def test_weights_that_the_module_cannot_hold_are_refused() -> None:
+    model = _typed(TensorProto.FLOAT, quantised=True)
+    asked = demand_of(model, plan("orin-nano"))
+    assert asked.memory_bytes == 8 + 4
+    small = replace(find("orin-nano"), memory_bytes=8)
+    with pytest.raises(UnsupportedError, match="for everything"):
+        check_model(model, replace(plan("orin-nano"), hardware=small))

@@ -12,10 +12,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import InputError, UnsupportedError, did_you_mean
 from .target import QuantScheme, Target
+
+if TYPE_CHECKING:
+    from .model import Model
 
 GIB = 1 << 30
 DLA_PRECISIONS = ("fp16", "int8")
@@ -30,6 +33,16 @@ _NEEDS = {
     "int8": "compute capability 7.2 or later, or 6.1",
     "2:4": "compute capability 8.0 (Ampere) or later",
 }
+_TYPES = {
+    "FLOAT16": "fp16",
+    "BFLOAT16": "bf16",
+    "FLOAT8E4M3FN": "fp8",
+    "FLOAT8E5M2": "fp8",
+    "FLOAT4E2M1": "fp4",
+    "INT4": "int4",
+    "UINT4": "int4",
+}
+"""ONNX's types, by the precision that computes in them."""
 _INSTEAD = {
     "fp8": "INT8 or FP16",
     "fp4": "INT8 or FP16",
@@ -85,7 +98,7 @@ class Hardware:
         power: Power modes in W.
         has: Precisions that it computes natively (``fp32``, ``fp16``, ``bf16``, ``fp8``, ``fp4``, ``int8``, ``int4``:
             weights of matrix products), ``int8-dot`` (dot products of bytes) and ``2:4`` (structured sparsity).
-        lacks: Those that it is known not to compute.
+        lacks: Those that it is known not to compute natively.
         jetpacks: Releases that support it, oldest first.
         match: What identifies it; see ``hardware.yaml``.
         notes: What else a user should know.
@@ -212,14 +225,13 @@ def refusals(hardware: Hardware, demand: Demand) -> tuple[str, ...]:
     dla = _DLA.fullmatch(demand.device)
     if dla:
         found += _dla_refusals(hardware, int(dla[1] or 0), demand)
-    for precision in demand.precisions:
+    built, here = demand.compute_capability, hardware.compute_capability
+    # A processor computes what it lacks in another way, slower; a GPU's runtime does not build it.
+    for precision in demand.precisions if here and demand.device != "cpu" else ():
         if precision in hardware.lacks:
             what = "2:4 sparse weights" if precision == "2:4" else precision.upper()
-            why = f"{hardware.cpu or title} has no instructions for it"
-            if hardware.compute_capability:
-                why = f"needs {_NEEDS[precision]}; this is {hardware.compute_capability} ({hardware.architecture})"
-            found.append(f"{title} does not compute {what}: {why}. Use {_INSTEAD.get(precision, 'FP32')}")
-    built, here = demand.compute_capability, hardware.compute_capability
+            why = f"needs {_NEEDS[precision]}; this is {here} ({hardware.architecture})"
+            found.append(f"{title} does not compute {what}: {why}. Use {_INSTEAD[precision]}")
     if built and here and built != here:
         found.append(
             f"the engine is for compute capability {built}, and {title} has {here}: engines run only on what they were "
@@ -250,6 +262,37 @@ def check(hardware: Hardware, demand: Demand) -> None:
     if reasons:
         hint = f"'edgeproof targets --hardware {hardware.name}' shows what it can do"
         raise UnsupportedError("hardware.refused", hardware.title, "; ".join(reasons), hint)
+
+
+def demand_of(model: Model, target: Target) -> Demand:
+    """What a model on a target asks of a device.
+
+    Args:
+        model: Its types are asked for, and at least its weights have to fit.
+        target: Its part of the device, and settings of TensorRT that ask for a precision or for sparsity.
+    """
+    from .model import graphs, tensors, weight_bytes
+
+    used = {tensor.dtype.name for _, tensor in tensors(model.graph)}
+    asked = []
+    for graph in graphs(model.graph):
+        used |= {v.dtype.name for n in graph for v in n.outputs if v.dtype is not None}
+        if any(n.op_type == "DequantizeLinear" for n in graph) and used & {"INT8", "UINT8"}:
+            asked.append("int8")
+    asked += [_TYPES[name] for name in sorted(used & set(_TYPES))]
+    asked += [p for p in (target.settings.get("precision"),) if isinstance(p, str) and p in _NEEDS]
+    asked += ["2:4"] if target.settings.get("sparse") else []
+    return Demand(target.device, tuple(dict.fromkeys(asked)), memory_bytes=weight_bytes(model.graph))
+
+
+def check_model(model: Model, target: Target) -> None:
+    """Refuse a model that a target's device cannot run; without a device of the catalogue nothing is known.
+
+    Raises:
+        UnsupportedError: hardware.refused, with every reason.
+    """
+    if target.hardware is not None:
+        check(target.hardware, demand_of(model, target))
 
 
 def same_version(one: str, other: str) -> bool:

@@ -31,7 +31,12 @@ def backend(name: str) -> Backend:
 
 
 def compile_for(target: Target, model: Model) -> Session:
-    """A session of a model on a target."""
+    """A session of a model on a target.
+
+    Raises:
+        UnsupportedError: hardware.refused, when the device that the target names cannot run it; backend.….
+    """
+    hardware.check_model(model, target)
     return backend(target.backend).compile(model, target)
 
 

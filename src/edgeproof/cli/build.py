@@ -38,6 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, show: Show) -> int:
     """Build, show."""
+    from ..hardware import check_model
     from ..model import load_model
     from ..protocols import Builder
     from ..runtimes import backend, find_target
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
     model = load_model(args.model)
     if args.shape:
         model = _fixed(model, parse_shapes(args.shape, [i.name for i in model.inputs]))
+    check_model(model, target)
     out = Path(args.out) if args.out else Path(Path(args.model).stem)
     if out.resolve() == Path(args.model).resolve():
         raise InputError("build.same_file", str(out), "is the model itself", "write to another file")
