@@ -76,7 +76,10 @@ TOOLCHAINS: Mapping[str, Toolchain] = {
         (("tinygrad>=0.14",),), "tinygrad", size="10 MB", note="for the processor, clang: apt-get install clang"
     ),
     "tvm": Toolchain(
-        (("apache-tvm==0.27.0.post1",),),
+        (
+            # With a later apache-tvm-ffi, MetaSchedule ends in a segmentation fault; the rest is what it needs to tune.
+            ("apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post0", "xgboost-cpu", "psutil", "cloudpickle"),
+        ),
         "tvm",
         own=True,
         size="430 MB",
