@@ -19,7 +19,7 @@ from ..graph.quantised import BLOCKED_FORM, OPERATOR_FORM, coded
 from ..graph.rewrite import label
 from ..graph.shapes import infer
 from ..model import Model, attribute, graphs
-from . import convolution, elementwise, gelu, layout, movement, pooling, product, reduction, resize, selection
+from . import convolution, elementwise, layout, movement, pooling, product, reduction, resize, selection, spelled
 from .lowering import Held, Lowering, Step, activation_quant, off, refuse
 from .steps import codes_of, step
 from .write import File, Operator, Quant, serialise
@@ -102,7 +102,7 @@ def _begin(model: Model, half: bool, dynamic: bool) -> tuple[Lowering, ir.Graph,
         import onnx_ir.passes.common as common
 
         common.InlinePass()(clone)
-    gelu.join(clone.graph)
+    spelled.join(clone.graph)
     own = Model.of(clone, model.name)
     shapes: dict[str, layout.Shape] = {}
     dtypes: dict[str, str] = {}

@@ -12,12 +12,15 @@ from ..model import attribute
 from . import layout
 from .layout import Perm
 from .lowering import Held, Lowering, off, refuse
+from .write import Quant
 
 if TYPE_CHECKING:
     import onnx_ir as ir
     from numpy.typing import NDArray
 
 REMEDY = "leave this model to another runtime, or change the layer"
+SMALL_SHARE = 16
+"""An operand is small when the other is so many times as large."""
 FUSING = ("ADD", "SUB", "MUL", "DIV")
 
 
@@ -67,6 +70,10 @@ def _made_up(low: Lowering, node: ir.Node, code: str, inputs: list[int]) -> tupl
 
     A product multiplies factors. A sum hands on one that all its operands have; constants are stored so that they do.
     """
+    sizes = [int(np.prod(low.shape(v))) for v in node.inputs]
+    for place, value in enumerate(node.inputs):
+        if sizes[place] * SMALL_SHARE <= max(sizes):  # a gate per channel: cheap to put right here
+            inputs[place] = low.plain(Held(inputs[place], (), low.quant_of(value)))
     factors = [low.factor(i, v) for i, v in zip(inputs, node.inputs, strict=True)]
     if code == "MUL":
         return inputs, float(np.prod(factors))
@@ -75,11 +82,23 @@ def _made_up(low: Lowering, node: ir.Node, code: str, inputs: list[int]) -> tupl
         held = [Held(i, (), low.quant_of(v)) for i, v in zip(inputs, node.inputs, strict=True)]
         return [low.plain(h) for h in held], 1.0
     factor = computed.pop()
+    out = off(low.at.quant, factor)
+    assert out is not None
     made = []
     for index in inputs:
         t = low.file.tensors[index]
-        made.append(index if t.data is None else low.store(t.data, off(t.quant, factor), t.name))
+        made.append(index if t.data is None else low.store(*_addend(t.data, off(t.quant, factor), out), t.name))
     return made, factor
+
+
+def _addend(codes: NDArray[Any], quant: Quant | None, out: Quant) -> tuple[NDArray[Any], Quant | None]:
+    """A constant addend with a scale that XNNPACK takes: it leaves sums below 1/1024 of the result's to others."""
+    if quant is None or codes.size != 1 or quant.scale[0] >= out.scale[0] / 1000:
+        return codes, quant
+    real = (int(codes.reshape(-1)[0]) - quant.zero[0]) * quant.scale[0]
+    count = min(max(int(abs(real) * 1000 / out.scale[0]), 1), 127)
+    scale = max(abs(real) / count, out.scale[0] / 1000)
+    return np.full(codes.shape, round(real / scale), np.int8), Quant((scale,), (0,))
 
 
 def many(low: Lowering, node: ir.Node, code: str) -> None:
@@ -252,8 +271,6 @@ def hard_sigmoid(low: Lowering, node: ir.Node) -> None:
 
 def fixed(low: Lowering, node: ir.Node, code: str) -> None:
     """LOGISTIC and TANH, whose codes mean what the kernel says; others are turned into what is wanted."""
-    from .write import Quant
-
     perm = low.order(node.inputs[0])
     x = low.read(node.inputs[0], perm)
     own = Quant((1 / 256,), (-128,)) if code == "LOGISTIC" else Quant((1 / 128,), (0,))

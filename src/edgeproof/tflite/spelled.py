@@ -1,4 +1,4 @@
-"""Find GELU where it is spelled out with Erf, which LiteRT has only within its GELU."""
+"""Find activations that are spelled out where LiteRT has one operator: GELU, which alone has Erf in it, HARD_SWISH."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..graph.rewrite import array
+from ..model import attribute
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 
 def join(graph: ir.Graph) -> int:
-    """Write x · (1 + erf(x / √2)) / 2, in any order of its products, as Gelu(x), in place; outputs keep their names.
+    """Write what is spelled out as one node, in place; outputs keep their names.
+
+    x · (1 + erf(x / √2)) / 2, in any order of its products, becomes Gelu(x); x · HardSigmoid(x, 1/6, 1/2) HardSwish(x).
 
     Returns:
         How many there were.
@@ -21,13 +24,21 @@ def join(graph: ir.Graph) -> int:
     count = 0
     for node in list(graph):
         if node.op_type == "Erf" and node.domain in ("", "ai.onnx"):
-            count += _join(graph, node)
+            count += _gelu(graph, node)
+        elif node.op_type == "HardSigmoid":
+            count += _hard_swish(graph, node)
     return count
 
 
-def _join(graph: ir.Graph, erf: ir.Node) -> bool:
-    import onnx_ir as ir
+def _hard_swish(graph: ir.Graph, gate: ir.Node) -> bool:
+    x, product = gate.inputs[0], _only(gate)
+    sixth = abs(attribute(gate, "alpha", 0.2) * 6 - 1) < 1e-6 and attribute(gate, "beta", 0.5) == 0.5
+    if not sixth or x is None or product is None or product.op_type != "Mul" or x not in product.inputs:
+        return False
+    return _replaced(graph, product, "HardSwish", x)
 
+
+def _gelu(graph: ir.Graph, erf: ir.Node) -> bool:
     scaled = erf.inputs[0].producer() if erf.inputs[0] is not None else None
     x = _times(scaled, 1 / np.sqrt(2))
     added = _only(erf)
@@ -52,8 +63,15 @@ def _join(graph: ir.Graph, erf: ir.Node) -> bool:
         end = last
     else:
         return False
+    return _replaced(graph, end, "Gelu", x)
+
+
+def _replaced(graph: ir.Graph, end: ir.Node, op: str, x: ir.Value) -> bool:
+    """Put one node in the place of those that end in ``end``."""
+    import onnx_ir as ir
+
     old = end.outputs[0]
-    new = ir.node("Gelu", [x], name=end.name)
+    new = ir.node(op, [x], name=end.name)
     new.outputs[0].type, new.outputs[0].shape = old.type, old.shape
     graph.insert_before(end, new)
     name = old.name
