@@ -30,6 +30,8 @@ class QuantScheme:
         follow: Operators that also run in integers, each output with a range of its own, when that saves a change of
             precision: an input is quantised already and an output is wanted so.
         residual: Sums that the kernel of the layer ahead of one operand computes: that operand stays in float.
+        excite: Products with one factor per channel (squeeze-and-excitation) follow, too.
+        attention: Both products around a Softmax run in integers, too, though neither has a weight.
         share: Operators that only move values: their output keeps the parameters of their first input.
         absorb: Activations that vanish into the quantisation of the layer before them.
         expand: Activations without an integer kernel that run as followers once spelled out as sums and products.
@@ -55,6 +57,8 @@ class QuantScheme:
     fused_output: tuple[str, ...] = ("Conv",)
     follow: tuple[str, ...] = ("Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "Sigmoid", "LeakyRelu")
     residual: tuple[str, ...] = ()
+    excite: bool = False
+    attention: bool = False
     share: tuple[str, ...] = (
         "MaxPool",
         "Reshape",

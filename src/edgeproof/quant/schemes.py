@@ -28,7 +28,12 @@ TENSORRT = QuantScheme(
     fused_output=(),
     follow=("Add", "Concat", "AveragePool", "GlobalAveragePool"),
     residual=("Add",),
+    excite=True,
+    attention=True,
     expand=(),
+    fuse=("Relu", "Clip", "HardSwish", "HardSigmoid", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "Gelu", "Swish"),
+    fuse_constants=("Add", "Sub", "Mul", "Div"),
+    gates=("Sigmoid", "HardSigmoid"),
 )
 """TensorRT, and ONNX Runtime's CUDA and TensorRT providers."""
 
@@ -83,10 +88,22 @@ EXECUTORCH = QuantScheme(
     follow=("Add", "Sub", "Mul", "Concat", "GlobalAveragePool"),
     share=("MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split"),
     expand=(),
+    fuse_constants=("Add",),
     one_scale=("Concat",),
     guard=False,
 )
 """ExecuTorch with XNNPACK."""
+
+COREML = QuantScheme(
+    activation="int8",
+    ops=("Conv", "ConvTranspose", "Gemm", "MatMul"),
+    bias="float32",
+    fused_output=(),
+    follow=("Add", "Concat", "AveragePool", "GlobalAveragePool"),
+    expand=(),
+    guard=False,
+)
+"""Core ML from iOS 17 on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +127,8 @@ _LPT = "OpenVINO, *Low Precision Transformations*"
 _NCNN = "ncnn, `ncnn2int8`"
 _NCNN_LOAD = "ncnn, `load_model` of Convolution, ConvolutionDepthWise and InnerProduct"
 _LITERT = "*LiteRT 8-bit quantization specification*"
+_MIL = "coremltools, MIL operators"
+_CT = "coremltools, *Training-Time Quantization*"
 _XNN = "ExecuTorch, XNNPACK partitioner"
 _TRT = "TensorRT Developer Guide, *Working with Quantized Types*"
 _NONE = "needs none"
@@ -127,6 +146,8 @@ _ORT_SOURCES: Mapping[str, str] = {
     "follow": "ONNX Runtime, contributed operators QLinearAdd, -Mul, -Concat, -AveragePool, -GlobalAveragePool, "
     "-Sigmoid, -LeakyRelu",
     "residual": "contributed operator QLinearAdd takes both operands in 8 bits",
+    "excite": "as any product (`follow`)",
+    "attention": _NONE,
     "share": f"{_ORT_QDQ}, DropQDQNodes: operators that only move values lose their Q/DQ when both agree",
     "absorb": "ONNX Runtime, ClipQuantFusion and ReluQuantFusion: vanish where the zero point is the lowest code",
     "expand": "measured: integer sums and products take a third of the time of leaving integers for the float kernel",
@@ -173,10 +194,12 @@ SCHEMES: Mapping[str, Documented] = {
             "follow": f"{_TRT}, layer placement: residual additions, concatenation, pooling",
             "residual": f"{_TRT}, layer placement: quantise the residual input of a skip connection; the output of the "
             "convolution that it is added to stays float, and its kernel computes the sum as well",
+            "excite": "measured: read in 8 bits, the map is stored once, by the kernel that makes it",
+            "attention": "measured: in 8 bits both products and the Softmax are one kernel; in float32 they are four",
             "share": f"{_TRT}: Q/DQ moves across layers that commute with it, e.g. max pooling",
             "absorb": f"{_TRT}: convolution with ReLU or Clip is one kernel",
             "expand": _NONE,
-            "fuse": "not claimed: pointwise fusion ahead of the quantisation was not seen in its layer table",
+            "fuse": "measured: an activation and the quantisation behind it are one kernel",
             "fuse_constants": "as for activations",
             "gates": "as for activations",
             "spell": _NONE,
@@ -204,6 +227,8 @@ SCHEMES: Mapping[str, Documented] = {
             "fused_output": f"{_LPT}: a convolution may give floats",
             "follow": f"{_LPT}, AddTransformation, MultiplyTransformation, ConcatTransformation, "
             "AvgPoolTransformation, ReduceMeanTransformation; a residual addition is fused into the convolution",
+            "excite": "as any product (`follow`)",
+            "attention": _NONE,
             "share": f"{_LPT}: operations that keep precision (MaxPool, Reshape, Transpose, …)",
             "residual": "both operands are quantised: AddTransformation",
             "absorb": "float activations are fused as they are (`fuse`)",
@@ -236,6 +261,8 @@ SCHEMES: Mapping[str, Documented] = {
             "fused_output": f"{_LITERT}: every quantised operator has int8 outputs",
             "follow": f"{_LITERT}: ADD, SUB, MUL, CONCATENATION, AVERAGE_POOL_2D, MEAN, LOGISTIC, TANH, SOFTMAX",
             "residual": f"{_LITERT}: ADD: inputs are int8",
+            "excite": "as any product (`follow`)",
+            "attention": _NONE,
             "share": f"{_LITERT}: MAX_POOL_2D, RESHAPE, TRANSPOSE, SLICE, …: input and outputs have the same scale and "
             "zero point",
             "absorb": "LiteRT, fused_activation_function: RELU and RELU6",
@@ -266,6 +293,8 @@ SCHEMES: Mapping[str, Documented] = {
             "fused_output": f"{_NCNN}: a layer gives floats unless the next ones read codes (`fuse_requantize`)",
             "follow": f"{_NCNN}: nothing but layers runs in integers",
             "residual": f"{_NONE}: both operands are quantised, or neither",
+            "excite": _NONE,
+            "attention": _NONE,
             "share": f"{_NCNN}: nothing but layers runs in integers; their inputs are quantised as they read them",
             "absorb": "activations are computed in the kernel, in float (`fuse`)",
             "expand": _NONE,
@@ -298,18 +327,51 @@ SCHEMES: Mapping[str, Documented] = {
             "follow": f"{_XNN}, generic_node_configs: add, sub, mul, cat, mean over height and width are quantised; "
             "avg_pool2d is not",
             "residual": f"{_XNN}, generic_node_configs: add has both operands quantised",
+            "excite": "as any product (`follow`)",
+            "attention": _NONE,
             "share": f"{_XNN}, generic_node_configs, and XNNPACK's check of equal parameters: max_pool2d, view_copy, "
             "permute_copy, slice_copy",
             "absorb": f"{_XNN}, fused_acts: relu and hardtanh",
-            "expand": "measured: hard-swish as a float kernel of XNNPACK is faster than four integer ones",
+            "expand": f"{_XNN}: constants of sums and products are floats; hard-swish is one float kernel",
             "fuse": "only what `absorb` names",
-            "fuse_constants": "only what `absorb` names",
+            "fuse_constants": "an addition behind a layer becomes its bias when the program is built",
             "gates": "only what `absorb` names",
             "spell": _NONE,
             "no_zero_point": _NONE,
             "fixed_output": f"{_NONE}: sigmoid, tanh and softmax are float kernels",
             "one_scale": "XNNPACK, concatenate: inputs and output have the same parameters",
             "narrow_weights": f"{_NONE}: sums are 32 bits wide",
+            "guard": _NONE,
+        },
+    ),
+    "coreml": Documented(
+        "Core ML, from iOS 17",
+        COREML,
+        {
+            "activation": f"{_MIL}, quantize: int8 or uint8",
+            "weight": f"{_MIL}, constexpr_affine_dequantize: int8 or uint8",
+            "activation_symmetric": f"{_MIL}, quantize: any zero point",
+            "weight_symmetric": f"{_MIL}, constexpr_affine_dequantize: a zero point of 0 needs none stored",
+            "per_channel": f"{_MIL}, constexpr_affine_dequantize: one scale along an axis",
+            "ops": f"{_CT}: convolutions and linear layers",
+            "bias": f"{_MIL}, conv and linear: bias in the dtype of the output",
+            "weight_qdq": f"{_MIL}: codes behind a constexpr_affine_dequantize",
+            "fused_output": f"{_NONE}: quantize and dequantize stand anywhere",
+            "follow": f"{_CT}: additions, concatenation and pooling between quantised layers",
+            "residual": f"{_NONE}: both operands are quantised, or neither",
+            "excite": _NONE,
+            "attention": _NONE,
+            "share": f"{_CT}: max pooling and shape operators take the parameters of their input",
+            "absorb": f"{_CT}: activations are fused with the layer before them",
+            "expand": _NONE,
+            "fuse": "not claimed: nothing was measured on a device",
+            "fuse_constants": "not claimed: nothing was measured on a device",
+            "gates": "not claimed: nothing was measured on a device",
+            "spell": _NONE,
+            "no_zero_point": _NONE,
+            "fixed_output": _NONE,
+            "one_scale": _NONE,
+            "narrow_weights": _NONE,
             "guard": _NONE,
         },
     ),
@@ -328,6 +390,8 @@ _PROSE: Mapping[str, str] = {
     "fused_output": "output must be quantised",
     "follow": "followers, a range each",
     "residual": "one operand in float, of the layer's kernel",
+    "excite": "products with a factor per channel",
+    "attention": "products around a softmax",
     "share": "take the input's parameters",
     "absorb": "activations that vanish into the range",
     "expand": "spelled out, in integers",
