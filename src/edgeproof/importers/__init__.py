@@ -22,7 +22,7 @@ from ..measurement import LayerTime, LegRun
 from ..receipt import Kind, Receipt, Scores
 from ._layers import joined_layers, layer_notes, placement_of
 
-FORMATS: tuple[str, ...] = ("measured", "mlflow", "olive", "trtexec", "benchmark_app")
+FORMATS: tuple[str, ...] = ("measured", "mlflow", "olive", "trtexec", "benchmark_app", "benchmark_model")
 """Formats in the order in which they are tried."""
 LIMIT_BYTES = 64 * 2**20
 AGREE = 0.01
