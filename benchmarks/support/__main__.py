@@ -60,11 +60,12 @@ class Child:
             return {"state": "fails", "why": f"did not end within {self._limit_s:g} s of CPU time"}
         if not line:
             code = process.wait()
+            self.close()
             return {"state": "fails", "why": f"ended its process (code {code})"}
         return dict(json.loads(line))
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT,
                 env={**os.environ, "OMP_NUM_THREADS": "1"}, bufsize=0,
@@ -92,6 +93,9 @@ class Child:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                assert pipe is not None
+                pipe.close()
             self._process = None
 
 
