@@ -6,9 +6,10 @@
 
 Needs torch, onnx and onnxruntime. onnx2torch 1.5.15 imports torchvision, which has no build for torch 2.13 on
 CPU: install it with ``--no-deps`` and give it a ``torchvision`` that has ``ops.roi_align``, ``ops.nms`` and
-``ops.box_convert``. Its own failures count as they come. A test passes when every output has ONNX's dtype and shape and its numbers within the
-test's own tolerance; it exports when torch.export takes the module and the exported program gives the same. Expected
-outputs of tests are ONNX's; of the light models and of the zoo, ONNX Runtime's. Tests on text and those of
+``ops.box_convert``. Its own failures count as they come. A test passes when every output has ONNX's dtype and shape and
+its numbers within the test's own tolerance; a stored model exports when torch.export takes the module and the exported
+program gives the same (single nodes are not exported: many take their shapes as inputs, which nothing could export).
+Expected outputs of tests are ONNX's; of the light models and of the zoo, ONNX Runtime's. Tests on text and those of
 other domains than ONNX's own are left out for both.
 """
 
@@ -123,6 +124,8 @@ def tried(test: BackendTest, importer: Callable[[Any], Any]) -> Result:
                     return result("differs", wrong)
     except Exception as e:
         return result("crashed", e)
+    if test.suite == "node":
+        return result("passes")
     try:
         inputs, want = test.sets[0]
         given = tuple(tensor(i) for i in inputs)
@@ -163,7 +166,7 @@ def table(files: list[Path]) -> str:
         row = f"| {suite} | {len(next(iter(counts.values())))} |"
         for results in counts.values():
             by = Counter(r.outcome for r in results)
-            exported = sum(r.exports for r in results)
+            exported = "" if suite == "node" else sum(r.exports for r in results)
             row += f" {by['passes']} | {exported} | {by['differs']} | {by['crashed']} | {by['refused']} |"
         lines.append(row)
     for name, results in runs.items():

@@ -6,7 +6,7 @@ from typing import Any
 
 from .arithmetic import unary
 from .call import Call, Handler
-from .values import Value
+from .values import Shape, Value
 
 
 def functional(name: str, **attributes: tuple[str, float]) -> Handler:
@@ -47,9 +47,22 @@ def shrink(n: Call) -> Value:
 
 
 def prelu(n: Call) -> Value:
-    """PRelu: the slope broadcasts from the right, which torch's own does not."""
+    """PRelu; the slope broadcasts from the right, where torch's own has one number a channel."""
+    x, slope = n.shape(0), n.shape(1)
+    if x is not None and slope is not None and len(x) >= 2 and n.floating() and _by_channel(x, slope):
+        return n.call(n.functional.prelu, n[0], n.call(n.torch.reshape, n[1], [-1]))
     zero = n.call(n.torch.clamp, n[0], None, 0)
     return n.call(n.torch.add, n.call(n.torch.clamp, n[0], 0), n.call(n.torch.mul, n[1], zero))
+
+
+def _by_channel(x: Shape, slope: Shape) -> bool:
+    """Whether a slope has one number, or one a channel; up to opset 6 the latter was a vector."""
+    if all(s == 1 for s in slope):
+        return True
+    if len(slope) == 1 and len(x) > 2 and slope[0] != x[-1]:
+        return slope[0] == x[1]
+    wide = (1,) * (len(x) - len(slope)) + slope
+    return wide[1] == x[1] is not None and all(s == 1 for i, s in enumerate(wide) if i != 1)
 
 
 def gelu(n: Call) -> Value:

@@ -165,17 +165,12 @@ def sliced(x: Any, start: int, end: int, axis: int, step: int) -> Any:
     """Slice one axis, backwards too."""
     import torch
 
-    places = range(x.shape[axis])[_slice(x.shape[axis], start, end, step)]
+    size = x.shape[axis]
+    places = range(size)[slice(start, end, step)]
+    if step < 0:  # unlike Python, ONNX brings a start before the first element back to it
+        first, last = (p + size if p < 0 else p for p in (start, end))
+        places = range(min(max(first, 0), size - 1), min(max(last, -1), size - 1), step)
     return x.index_select(axis, torch.tensor(list(places), dtype=torch.int64, device=x.device))
-
-
-def _slice(size: int, start: int, end: int, step: int) -> slice:
-    """The slice that ONNX means: with a negative step, an end before the first element reaches it."""
-    if step > 0:
-        return slice(start, end, step)
-    begin = start + size if start < 0 else min(start, size - 1)
-    stop = end + size if end < 0 else end
-    return slice(begin, stop if stop >= 0 else None, step)
 
 
 def gather(x: Any, index: Any, axis: int) -> Any:

@@ -47,6 +47,7 @@ FAMILIES = (
     recurrent, control_flow, sequences, signals, detection,
 )  # fmt: skip
 """Files that claim operators."""
+QUANTISED = ("exact", "decomposed", "straight_through")
 OLDEST = 7
 """Opset from which on operators broadcast as they do now; an older model is raised to it."""
 
@@ -96,8 +97,9 @@ def import_model(
         model: The model; not changed.
         fixed: Refuse inputs with open dimensions.
         train: Batch norms become layers that keep learning their statistics; dropouts drop.
-        quantised: How QuantizeLinear and DequantizeLinear come out: ``exact``, as ONNX defines them, or ``decomposed``,
-            as the calls of ``torch.ops.quantized_decomposed`` that partitioners look for.
+        quantised: How QuantizeLinear and DequantizeLinear come out: ``exact``, as ONNX defines them; ``decomposed``, as
+            the calls of ``torch.ops.quantized_decomposed`` that partitioners look for; ``straight_through``, with the
+            numbers of ``exact`` and gradients for weights and scales.
         scalars: Stored one-element operands of arithmetic are parameters too. Otherwise they are numbers, such as the 3
             and the 6 of a hard swish.
         operators: Functions that replace or add to those of `claimed`.
@@ -106,12 +108,9 @@ def import_model(
         UnsupportedError: fx.operator, fx.rank, fx.not_constant, fx.dtype, fx.opset.
         InputError: fx.open_shape, fx.quantised.
     """
-    if quantised not in ("exact", "decomposed"):
+    if quantised not in QUANTISED:
         raise InputError(
-            "fx.quantised",
-            str(quantised),
-            "is no way to import Q/DQ nodes",
-            did_you_mean(quantised, ("exact", "decomposed")),
+            "fx.quantised", str(quantised), "is no way to import Q/DQ nodes", did_you_mean(str(quantised), QUANTISED)
         )
     if fixed:
         _require_fixed(model)

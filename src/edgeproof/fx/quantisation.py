@@ -3,6 +3,8 @@
 ``exact``: divide, round half to even, add the zero point, saturate. ``decomposed``: calls of
 ``torch.ops.quantized_decomposed``, which ExecuTorch's and other partitioners look for; they multiply by the reciprocal
 of the scale, so a code may differ by one where a value lies within a rounding error of half a step.
+``straight_through``: the numbers of ``exact``, with codes held as floats and rounding passed over by gradients. What is
+clipped has no gradient, and the scales are parameters whose gradient is that of LSQ (Esser et al., equation 3).
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ RANGES = {
 def quantize(n: Call) -> Value:
     """QuantizeLinear, per tensor, along an axis, or in blocks."""
     name = _code_type(n, 2, n.node.outputs[0])
+    learned = n.options.quantised == "straight_through" and not name.startswith("FLOAT8")
     scale, zero = bare(n[1]), bare(n[2]) if n.has(2) else None
     axis, block = n.attr("axis", 1), n.attr("block_size", 0)
     if name.startswith("FLOAT8"):
@@ -47,12 +50,15 @@ def quantize(n: Call) -> Value:
         made = _decomposed(n, "quantize", n[0], scale, zero, (axis, low, high, dtype))
         if made is not None:
             return made
+    scale = n[1] if learned else scale
     scale, zero = _aligned(n, scale, axis, block), None if zero is None else _aligned(n, zero, axis, block)
     wide = n.torch.float64 if name == "INT32" else n.torch.float32
-    steps = n.build.emit(n.torch.round, n.build.emit(n.torch.div, _in(n, n[0], wide), _in(n, scale, wide)))
+    rounding = quantising.rounded if learned else n.torch.round
+    steps = n.build.emit(rounding, n.build.emit(n.torch.div, _in(n, n[0], wide), _in(n, scale, wide)))
     if zero is not None and not _zero(zero):
         steps = n.build.emit(n.torch.add, steps, _in(n, zero, wide))
-    return n.build.emit("to", n.build.emit(n.torch.clamp, steps, low, high), dtype)
+    codes = n.build.emit(n.torch.clamp, steps, low, high)
+    return codes if learned else n.build.emit("to", codes, dtype)
 
 
 def dequantize(n: Call) -> Value:
@@ -70,12 +76,14 @@ def dequantize(n: Call) -> Value:
     # A bias in 32 bits is a number like any other to what runs the graph.
     call = n.call if n.options.quantised == "decomposed" and name == "INT32" else n.build.emit
     target = n.build.dtype(scale) or n.torch.float32
+    scale = n[1] if n.options.quantised == "straight_through" else scale
     scale = _aligned(n, scale, axis, block)
-    made_of: Any = call("to", codes, target)
+    made_of: Any = _in(n, codes, target) if n.floating() else call("to", codes, target)
     if zero is not None and not _zero(zero):
         zero = _aligned(n, zero, axis, block)
         wide = target if n.floating() else n.torch.int32
-        made_of = call("to", call(n.torch.sub, call("to", codes, wide), _in(n, zero, wide)), target)
+        made_of = call(n.torch.sub, _in(n, codes, wide), _in(n, zero, wide))
+        made_of = made_of if wide == target else call("to", made_of, target)
     return call(n.torch.mul, made_of, scale)
 
 
@@ -108,7 +116,7 @@ def _range(n: Call, name: str) -> tuple[int, int]:
 
 
 def _zero(value: Value) -> bool:
-    return isinstance(value, Constant) and not bool(value.tensor.to(dtype=value.tensor.dtype).count_nonzero())
+    return isinstance(value, Constant) and not any(value.tensor.reshape(-1).tolist())
 
 
 def _in(n: Call, value: Value, dtype: Any) -> Value:
