@@ -250,7 +250,7 @@ def test_an_unknown_target_is_refused_with_what_runs_here():
             "--set thread=1: is not a setting\n  hint: did you mean 'threads'?  [settings.unknown]",
         ),
         (["--set", "threads=two"], "--set threads=two: 'two' is no int\n  hint: the default is 0  [settings.value]"),
-        (["--target", "tensorrt:gpu"], "tensorrt:gpu: no such runtime"),
+        (["--target", "tensorflow:gpu"], "tensorflow:gpu: is neither a runtime nor a device"),
     ],
 )
 def test_wrong_flags_are_named(job, tmp_path, capsys, extra, message):

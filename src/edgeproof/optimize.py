@@ -42,6 +42,7 @@ from .recipe import Recipe
 from .search.ladder import Ladder
 from .structure import read_here
 from .target import Target
+from .train.child import can_train
 from .trial import (
     Candidate,
     Setup,
@@ -64,6 +65,12 @@ near the limit there needs thousands of examples to be told from it, and a run s
 
 SEARCH_SHARE = 0.55
 
+TRAINING_S = 900.0
+"""Longest time to train a candidate for, when the caller does not say."""
+
+TRAINING_STEP = 12.0
+"""Time to learn from one sample, as a multiple of one inference: forward and backward with rounding, on one core."""
+
 
 def optimize(
     path: str | Path,
@@ -73,6 +80,7 @@ def optimize(
     out: str | Path,
     *,
     seed: int = 0,
+    training_s: float = TRAINING_S,
     strategy: Strategy | None = None,
     progress: Progress = lambda _what, _share: None,
     tell: Callable[[str], None] = lambda _line: None,
@@ -86,6 +94,8 @@ def optimize(
         target: Where it is to run; settings that it carries are kept fixed.
         out: Folder of the run; a run that was interrupted is continued.
         seed: Of the sample split and of every random choice.
+        training_s: Longest time to train a candidate for, where post-training means do not suffice and something is
+            installed that can train; 0 for never.
         strategy: What proposes candidates; the `Ladder` when left out.
         progress: Told what is happening and the share done.
         tell: Given lines about what will be done, guesses included, before the work starts.
@@ -139,7 +149,7 @@ def optimize(
         )
         workspace.once("inspection.json", lambda: _inspection(setup))
         workspace.once("structure.json", partial(_structure, path))
-        rows = _search(setup, strategy or _ladder(setup, seed), progress)
+        rows = _search(setup, strategy or _ladder(setup, seed, training_s), progress, tell)
         rows = _confirm(setup, rows, progress)
         progress("writing the result", 0.99)
         return finish(setup, rows)
@@ -159,14 +169,19 @@ def _plan(spec: DataSpec, policy: Policy, target: Target, parts: Split, out: Pat
     ]
 
 
-def _ladder(setup: Setup, seed: int) -> Ladder:
+def _ladder(setup: Setup, seed: int, training_s: float) -> Ladder:
     """The default strategy for this run."""
+    training_s = training_s if training_s > 0 and can_train() else 0.0
     threads = () if "threads" in setup.target.settings else _thread_counts()
     rule = _drop_rule(setup.policy)
-    return Ladder(setup.target, _fixed_shapes(setup), float(rule.limit) if rule else math.inf, threads, seed)
+    return Ladder(
+        setup.target, _fixed_shapes(setup), float(rule.limit) if rule else math.inf, threads, training_s, seed
+    )
 
 
-def _search(setup: Setup, strategy: Strategy, progress: Progress) -> list[Row]:
+def _search(
+    setup: Setup, strategy: Strategy, progress: Progress, tell: Callable[[str], None] = lambda _line: None
+) -> list[Row]:
     """Build, score and time what the strategy proposes."""
     original = original_candidate(setup)
     base = quality(setup, original, "search", _within(progress, "original: quality", 0.0, 0.05))
@@ -177,6 +192,8 @@ def _search(setup: Setup, strategy: Strategy, progress: Progress) -> list[Row]:
     while (recipe := strategy.ask()) is not None:
         step = _step(strategy, rows)
         done = 0.05 + step * len(rows)
+        if any(s.name == "distil" for s in recipe.steps):
+            tell(_cost_of_training(setup, recipe, rows))
         row = _try(setup, recipe, base, seen, _within(progress, recipe.name, done, step))
         rows.append(row)
         strategy.tell(recipe, {"ok": bool(row.search), **row.search})
@@ -186,6 +203,19 @@ def _search(setup: Setup, strategy: Strategy, progress: Progress) -> list[Row]:
 def _step(strategy: Strategy, rows: list[Row]) -> float:
     """Share of the whole that one more candidate takes."""
     return SEARCH_SHARE / max(strategy.expected, len(rows) + 1)
+
+
+def _cost_of_training(setup: Setup, recipe: Recipe, rows: list[Row]) -> str:
+    """What a recipe that trains is expected to cost, in one line."""
+    settings = recipe.steps[-1].settings
+    p50 = next((row.search["p50_ms"] for row in rows if row.search), 0.0)
+    epochs, longest = float(settings["epochs"] or 0), float(settings["seconds"] or 0)
+    whole = epochs * len(setup.parts.calibration) * p50 / 1e3 * TRAINING_STEP
+    stop = f", stopped at {longest:.0f} s" if whole > longest else ""
+    return (
+        f"training    {recipe.name}: post-training INT8 lost too much; {epochs:.0f} epochs of "
+        f"{len(setup.parts.calibration)} samples take about {whole:.0f} s{stop}"
+    )
 
 
 def _try(setup: Setup, recipe: Recipe, base: Measurement, seen: dict[tuple[str, str], Row], progress: Progress) -> Row:

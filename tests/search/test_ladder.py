@@ -75,6 +75,34 @@ def test_mixed_precision_starts_from_the_plain_method_where_refining_lost_qualit
     assert ladder.results["int8-mixed-1"][0].steps[-1].settings == {"method": "mse", "keep": "b"}
 
 
+def taught(results, training_s=60.0):
+    """Names that are asked for when training is possible."""
+    ladder = Ladder(CPU, training_s=training_s)
+    ladder.attach(Table(facts({"a": (0.2, 2.0, 1.0), "b": (0.1, 1.0, 0.5)}), {"int8-minmax": 0.1, "int8-mse": 0.2}))
+    return climb(ladder, results), ladder
+
+
+SPOILT = {"float": (1.2, 0), "int8-minmax": (2.0, 0.5), "int8-mse": (1.9, 0.4), "int8-mixed-1": (2.5, 0.3)}
+
+
+def test_where_int8_is_fast_and_wrong_all_of_it_is_taught_within_the_time():
+    names, ladder = taught({**SPOILT, "int8-distilled": (2.4, 0.0)})
+    assert "int8-distilled" in names
+    int8, distil = ladder.results["int8-distilled"][0].steps[-2:]
+    assert (int8.name, distil.name) == ("int8", "distil")
+    assert "keep" not in int8.settings
+    assert distil.settings["seconds"] == 60.0
+    assert ladder.best("int8-").name == "int8-distilled"
+
+
+def test_nothing_is_trained_without_time_or_where_post_training_means_suffice_or_int8_is_slow():
+    assert "int8-distilled" not in taught(SPOILT, training_s=0.0)[0]
+    good = {**SPOILT, "int8-mixed-1": (2.5, 0.0)}
+    assert "int8-distilled" not in taught(good)[0]
+    slow = {name: (0.8, drop) for name, (_, drop) in SPOILT.items()}
+    assert "int8-distilled" not in taught(slow)[0]
+
+
 def test_int8_is_built_on_the_clean_float_graph_unless_that_failed():
     ladder = Ladder(CPU, shapes="x=1,3,8,8")
     float_recipe = ladder.ask()

@@ -36,6 +36,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--policy", metavar="P", help="policy file (YAML); left out: the default policy")
     run_flags(parser)
+    parser.add_argument(
+        "--training",
+        type=whole_number,
+        metavar="SECONDS",
+        help="longest time to train where post-training means do not suffice (default: 900; 0: never)",
+    )
     parser.add_argument("--targets", metavar="A,B,C", help="optimise for several runtimes and compare them in one run")
     parser.add_argument("--evaluator", metavar="FILE.py:NAME", help="score examples with this callable")
 
@@ -54,7 +60,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
     """Parse, optimise, show."""
     from ..dataset import load_spec
     from ..evaluate import metric_units
-    from ..optimize import optimize
+    from ..optimize import TRAINING_S, optimize
     from ..policy import default_policy, load_policy
     from ..runtimes import find_target
 
@@ -67,7 +73,17 @@ def run(args: argparse.Namespace, show: Show) -> int:
     target = find_target(args.target, runtime_settings(args.target, args.set))
     out = Path(args.out) if args.out else Path("runs") / Path(args.model).stem
     with show.progress() as progress:
-        result = optimize(args.model, spec, policy, target, out, seed=args.seed, progress=progress, tell=show.note)
+        result = optimize(
+            args.model,
+            spec,
+            policy,
+            target,
+            out,
+            seed=args.seed,
+            training_s=TRAINING_S if args.training is None else float(args.training),
+            progress=progress,
+            tell=show.note,
+        )
     return finish(result, out, show)
 
 

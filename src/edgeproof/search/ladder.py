@@ -2,9 +2,10 @@
 
 Rungs, in order: a clean float graph; INT8 of the inner layers without depthwise convolutions, by the range methods
 whose outputs come closest to the float model's on held-out samples; the better of them with corrected biases and chosen
-rounding, if that brings the outputs closer; mixed precision with whichever lost least (`Mixed`); FP16; more or fewer
-threads. A rung is left out when the target cannot use it. The strategy sees only speed-ups and
-quality drops on the search samples, and what its probe tells of layers; it decides nothing.
+rounding, if that brings the outputs closer; mixed precision with whichever lost least (`Mixed`); where a faster INT8
+model loses too much, all layers in INT8 taught by the float model, if there is time to train; FP16; more or fewer
+threads. A rung is left out when the target cannot use it. The strategy sees only speed-ups and quality drops on the
+search samples, and what its probe tells of layers; it decides nothing.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ REFINED: Mapping[str, Any] = {"bias_correction": True, "rounding": "gptq"}
 """Settings of ``int8`` that cost time once and nothing where the model runs. What they find is kept by layer, so that
 the rung of mixed precision does not pay for it again."""
 
+WORTH_TRAINING = 1.1
+"""How many times faster a model that lost too much must be than the fastest good one, to be trained."""
+
+EPOCHS = 12
+"""Passes over the calibration samples, as far as the time allows."""
+
 EVALUATIONS = 4
 """Full evaluations of the rung of mixed precision, at most."""
 
@@ -44,6 +51,7 @@ class Ladder:
         shapes: ``name=1,3,224,224;…`` to fix the inputs to; empty leaves them as they are.
         max_drop: Quality drop that a candidate may have to count as good.
         threads: Thread counts worth trying; empty when the target's are given.
+        training_s: Longest time to train for; 0 for never, or where nothing is installed that can.
         seed: For every recipe.
     """
 
@@ -51,6 +59,7 @@ class Ladder:
     shapes: str = ""
     max_drop: float = 0.01
     threads: tuple[int, ...] = ()
+    training_s: float = 0.0
     seed: int = 0
     results: dict[str, tuple[Recipe, Mapping[str, Any]]] = field(default_factory=dict)
     _plan: Iterator[Recipe] | None = None
@@ -61,7 +70,7 @@ class Ladder:
     def expected(self) -> int:
         """The number of rungs, at most."""
         int8 = len(RANGE_METHODS) if self._probe is None else MEASURED_METHODS + 1 + EVALUATIONS
-        return 2 + len(self.threads) + (int8 if self.target.scheme else 0)
+        return 2 + len(self.threads) + (int8 + (self.training_s > 0) if self.target.scheme else 0)
 
     def attach(self, probe: Probe) -> None:
         """Where errors and times come from. Without it, all range methods are measured and none is mixed."""
@@ -104,7 +113,9 @@ class Ladder:
                 yield from self._refined(best)
                 settings = self._least_lost("int8-").steps[-1].settings
                 whole = {name: value for name, value in settings.items() if name not in inner}
-                yield from self._mix(self._int8("int8-all", base, **whole))
+                everything = self._int8("int8-all", base, **whole)
+                yield from self._mix(everything)
+                yield from self._taught(everything)
         yield Recipe("fp16", (*base, Step("fp16")), seed=self.seed)
         best = self.best("float", "int8-", "fp16")
         if best is not None:
@@ -149,6 +160,15 @@ class Ladder:
         while (recipe := self._mixed.ask()) is not None:
             yield recipe
         self._mixed = None
+
+    def _taught(self, whole: Recipe) -> Iterator[Recipe]:
+        """All layers in INT8, trained, where that is worth it: something fast is spoilt by its accuracy alone."""
+        rows = [v for n, (_, v) in self.results.items() if n.startswith("int8-") and v.get("ok")]
+        good = [float(v["speedup"]) for v in rows if v["drop"] <= self.max_drop]
+        spoilt = [float(v["speedup"]) for v in rows if v["drop"] > self.max_drop]
+        if self.training_s > 0 and max(spoilt, default=0.0) > WORTH_TRAINING * max([1.0, *good]):
+            last = Step("distil", {"seconds": self.training_s, "epochs": EPOCHS})
+            yield replace(whole, name="int8-distilled", steps=(*whole.steps, last))
 
     def _int8(self, name: str, base: tuple[Step, ...], **settings: Any) -> Recipe:
         return Recipe(name, (*base, Step("int8", settings)), seed=self.seed)

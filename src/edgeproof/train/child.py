@@ -32,7 +32,7 @@ from ..runtimes import compile_for, find_target
 from .fit import Epoch, Sample, Training, fit
 from .losses import Term
 
-ENGINES = ("torch", "tinygrad")
+ENGINES = ("torch",)
 """Engines, the fastest on a processor first."""
 
 HELD_BYTES = 1 << 28
@@ -61,6 +61,15 @@ def engine(name: str) -> Engine:
         "no engine that can train is installed" if name in ("auto", *ENGINES) else "is no engine",
         f"run {lines}" if lines else f"choose one of {', '.join(ENGINES)}",
     )
+
+
+def can_train() -> bool:
+    """Whether any engine is installed."""
+    try:
+        engine("auto")
+    except UnsupportedError:
+        return False
+    return True
 
 
 def train(
