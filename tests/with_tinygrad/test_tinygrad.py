@@ -8,7 +8,7 @@ from edgeproof.backends.tinygrad import CLANG, IMPL
 from edgeproof.errors import InputError, UnsupportedError
 from edgeproof.passes.int8 import Int8
 from edgeproof.target import Target
-from small_nets import context, net, node, ran, samples, small_cnn, weight
+from small_nets import context, net, node, number, ran, samples, small_cnn, weight
 
 CPU = Target("tinygrad:cpu", "tinygrad", "cpu", settings={"threads": 1})
 
@@ -79,6 +79,15 @@ def test_a_search_over_variants_keeps_the_numbers():
     feeds = samples(model, 1)[0]
     session = IMPL().compile(model, CPU.with_settings({"beam": 1}))
     np.testing.assert_allclose(session.run(feeds)["y"], ran(model, feeds), atol=1e-5)
+    session.close()
+
+
+def test_empty_constants_of_resize_are_taken_as_absent():
+    resize = node("Resize", ["x", "roi", "scales"], ["y"], name="up", mode="nearest")
+    model = net([resize], [number("roi", [], np.float32), number("scales", [1, 1, 2, 2], np.float32)], (1, 1, 2, 2))
+    session = IMPL().compile(model, CPU)
+    feeds = samples(model, 1)[0]
+    np.testing.assert_array_equal(session.run(feeds)["y"], ran(model, feeds))
     session.close()
 
 

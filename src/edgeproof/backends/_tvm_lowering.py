@@ -27,6 +27,9 @@ from ..protocols import Progress
 BATCH = 64
 """Variants that MetaSchedule measures together."""
 
+PATIENCE_SECONDS = 300.0
+"""For one variant, the start of the process that builds or runs it included: a busy machine takes a minute for that."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
@@ -174,15 +177,20 @@ def _database(module: Any, target: Any, wanted: Mapping[str, Any], trials: int, 
         database = ms.database.JSONDatabase(work_dir=str(folder))
         if left:
             _tune([task for task, _ in left], database, folder, trials, progress)
-            write_json(known, tried | {key: trials for _, key in left})
+            found = {key: trials for task, key in left if _has_record(database, task)}
+            write_json(known, tried | found)
     return database, reused
+
+
+def _has_record(database: Any, task: Any) -> bool:
+    return bool(database.get_top_k(database.commit_workload(task.dispatched[0]), 1))
 
 
 def _tune(tasks: list[Any], database: Any, folder: Path, trials: int, progress: Progress) -> None:
     from tvm.ir.utils import derived_object
     from tvm.s_tir import meta_schedule as ms
 
-    total, done = trials * len(tasks), 0
+    total, done, worked, wrong = trials * len(tasks), 0, 0, ""
 
     @derived_object
     class Told(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
@@ -190,8 +198,10 @@ def _tune(tasks: list[Any], database: Any, folder: Path, trials: int, progress: 
 
         def apply(self, scheduler: Any, task: int, candidates: Any, built: Any, ran: Any) -> None:
             """Called with each batch of results."""
-            nonlocal done
+            nonlocal done, worked, wrong
             done += len(candidates)
+            worked += sum(r.run_secs is not None for r in ran or ())
+            wrong = wrong or next((str(r.error_msg) for r in (*built, *(ran or ())) if r.error_msg), "")
             progress(f"TVM tunes {len(tasks)} kernels", min(0.9, 0.9 * done / total))
 
     contexts, weights = ms.relax_integration.extracted_tasks_to_tune_contexts(
@@ -208,7 +218,11 @@ def _tune(tasks: list[Any], database: Any, folder: Path, trials: int, progress: 
         num_trials_per_iter=min(trials, BATCH),
         database=database,
         measure_callbacks=callbacks,
+        builder=ms.builder.LocalBuilder(max_workers=1, timeout_sec=PATIENCE_SECONDS),
+        runner=ms.runner.LocalRunner(timeout_sec=PATIENCE_SECONDS),
     )
+    if done and not worked:
+        raise RuntimeError(f"none of {done} variants could be measured: {' '.join(wrong.split())[-200:]}")
 
 
 def _folder(wanted: Mapping[str, Any]) -> Path:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import toolchain
 from ..errors import UnsupportedError
-from ..graph.rewrite import label
+from ..graph.rewrite import array, label
 from ..measurement import LayerTime, Placement
 from ..model import Model, save_model
 from ..protocols import Backend, Outputs
@@ -101,7 +101,7 @@ class TinygradSession:
         self._device = target.device.upper()
         self._folder = Path(tempfile.mkdtemp(prefix="edgeproof-tinygrad-"))
         self._clean = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._file = save_model(model, self._folder / "model.onnx")
+        self._file = save_model(_without_empties(model), self._folder / "model.onnx")
         self._compiled: dict[tuple[tuple[int, ...], ...], Any] = {}
         self._latest: Any = None
         self._times: dict[int, list[int]] = defaultdict(list)
@@ -239,6 +239,20 @@ class TinygradSession:
         return UnsupportedError(
             "backend.refused", subject, f"{where}{text}", "run 'edgeproof inspect' on the model for its findings"
         )
+
+
+def _without_empties(model: Model) -> Model:
+    """Empty constants of Resize become absent inputs, which mean the same; tinygrad's reader takes no empty tensor."""
+    graph = model.graph.clone()
+    for node in graph.graph:
+        if node.op_type == "Resize":
+            for i, value in enumerate(node.inputs):
+                numbers = array(value)
+                if numbers is not None and numbers.size == 0:
+                    node.replace_input_with(i, None)
+                    if value is not None and value.is_initializer() and not value.uses():
+                        del graph.graph.initializers[value.name or ""]
+    return Model.of(graph, model.name)
 
 
 def _settings(values: Mapping[str, Setting]) -> TinygradSettings:
