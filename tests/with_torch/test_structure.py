@@ -37,6 +37,18 @@ def test_inputs_and_outputs_keep_onnx_order_and_names() -> None:
     assert first.tolist() == [-1, -2]
 
 
+def test_a_tensor_may_be_called_like_a_method_of_a_module() -> None:
+    model = net(
+        [node("Add", ["x", "half"], ["t"]), node("Mul", ["t", "graph"], ["y"])],
+        [weight("half", 3), weight("graph", 3)],
+        (3,),
+    )
+    imported = import_model(model)
+    assert sorted(imported.parameters.values()) == ["graph", "half"]
+    x = drawn(imported)
+    np.testing.assert_allclose(by_torch(imported.module, *x)[0], by_runtime(model, *x)[0], rtol=1e-6)
+
+
 def test_nodes_know_where_they_came_from() -> None:
     graph = import_model(small_cnn()).module.graph
     assert [n.meta["onnx_node"] for n in graph.nodes if n.target is torch.conv2d] == ["c1", "c2", "c3"]

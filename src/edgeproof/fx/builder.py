@@ -34,7 +34,7 @@ class Builder:
         self.sources: dict[str, str] = {}
         self.onnx_node = ""
         self._named: dict[str, Any] = {}
-        self._taken: set[str] = set()
+        self._taken: set[str] = {*dir(torch.nn.Module()), *dir(torch.fx.GraphModule)}
         self._kept: list[Any] = []
 
     def placeholder(self, name: str, shape: Shape | None, dtype: Any) -> Tensor:
