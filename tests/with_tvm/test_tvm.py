@@ -3,6 +3,8 @@
 import json
 import shutil
 import struct
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from edgeproof.target import Target
 from small_nets import context, net, node, ran, samples, small_cnn, weight
 
 CPU = Target("tvm:llvm", "tvm", "llvm", settings={"threads": 1})
+CC = "aarch64-linux-gnu-gcc"
 AARCH64 = 183
 """``e_machine`` of 64-bit ARM (ELF for the Arm 64-bit Architecture)."""
 
@@ -116,6 +119,25 @@ def test_libraries_for_arm_are_made_for_arm_or_the_linker_is_named(tmp_path):
     assert head[:4] == b"\x7fELF"
     assert struct.unpack("<H", head[18:20])[0] == AARCH64
     assert "on the device" in built.fallbacks[0][1]
+
+
+@pytest.mark.parametrize("emulator", [e for e in ["qemu-aarch64-static"] if shutil.which(e) and shutil.which(CC)])
+def test_a_kernel_compiled_for_arm_gives_the_numbers_on_an_emulated_arm(emulator, tmp_path):
+    model = small()
+    target = {t.device: t for t in IMPL().planned()}["cortex-a72"]
+    library = IMPL().build(model, target, tmp_path / "arm.so", silent).path
+    program = tmp_path / "harness"
+    source = Path(__file__).with_name("harness.c")
+    subprocess.run([CC, "-O1", "-rdynamic", source, "-o", program, "-ldl"], check=True)
+    feeds = samples(model, 1)[0]
+    (w,) = [v.const_value.numpy() for v in model.graph.graph.initializers.values()]
+    feeds["x"].tofile(tmp_path / "x")
+    w.tofile(tmp_path / "w")
+    tensors = [tmp_path / "x", "4", "16", tmp_path / "w", "16", "16", tmp_path / "y", "4", "16"]
+    line = [emulator, "-L", "/usr/aarch64-linux-gnu", program, library, "__tvm_ffi_fused_matmul_relu", *tensors]
+    subprocess.run(line, check=True)
+    found = np.fromfile(tmp_path / "y", np.float32).reshape(4, 16)
+    np.testing.assert_allclose(found, ran(model, feeds), atol=1e-5)
 
 
 def test_another_processor_cannot_be_tuned_for_here(tmp_path):
