@@ -6,13 +6,15 @@ import numpy as np
 import onnx
 import pytest
 
-from conformance.onnx_suite import light, light_case, nodes
+from conformance.onnx_suite import STORED, light, light_case, nodes, stored
 from edgeproof.graph.inference import inferred
+from edgeproof.passes.prune_channels import PruneChannels
 from edgeproof.prune.account import account
 from edgeproof.prune.channels import channels
 from edgeproof.prune.importance import scores
 from edgeproof.prune.removal import remove
 from edgeproof.prune.selection import choose
+from passes.small_models import CONTEXT
 
 PARTS = 32
 
@@ -42,3 +44,10 @@ def test_no_single_node_is_too_odd_to_be_followed_or_held(part: int) -> None:
         whole = remove(found, np.zeros(found.units, bool))
         assert whole.inputs == case.model.inputs, case.name
         assert whole.outputs == case.model.outputs, case.name
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_no_result_on_a_stored_model_has_to_be_thrown_away(kind: str) -> None:
+    for case in stored(kind):
+        change = PruneChannels(0.5, round_to=1)(case.model, CONTEXT)
+        assert not [why for name, why in change.declined if name == "result"], case.name

@@ -201,7 +201,7 @@ def _as(model: Model, graph: ir.Model) -> Model:
 
 def _at_a_size(model: Model, given: Mapping[str, Shape]) -> tuple[dict[str, Shape], Shaped]:
     """Sizes of the inputs, and the model with all shapes at those."""
-    found: tuple[dict[str, Shape], Shaped] | None = None
+    tried: list[tuple[dict[str, Shape], Shaped]] = []
     for size in SIZES:
         sizes = dict(given)
         for spec in model.inputs:
@@ -210,16 +210,13 @@ def _at_a_size(model: Model, given: Mapping[str, Shape]) -> tuple[dict[str, Shap
                 sizes[spec.name] = tuple(
                     d if isinstance(d, int) else 1 if i == 0 and len(shape) > 1 else size for i, d in enumerate(shape)
                 )
-        made = sizes, shaped(model, sizes)
-        found = found or made
-        values = [v for n in made[1].graph.graph for v in n.outputs]
+        tried.append((sizes, shaped(model, sizes)))
+        values = [v for n in tried[-1][1].graph.graph for v in n.outputs]
         if all(v.shape is not None and all(isinstance(d, int) for d in v.shape) for v in values if v.name):
-            return made
+            return tried[-1]
         if not any(spec.dynamic for spec in model.inputs):
             break
-    if found is None:
-        raise InputError("prune.inputs", model.name, "has no inputs; expected at least one", "give another model")
-    return found
+    return tried[0]  # what stays unknown is held where it lies
 
 
 def _shapes(graph: ir.Graph) -> dict[str, tuple[int, ...]]:
