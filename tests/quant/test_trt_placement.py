@@ -134,6 +134,19 @@ def test_a_map_that_is_multiplied_per_channel_is_read_in_integers_by_all():
     assert "times" not in roles(placed(excited(), excite=False))
 
 
+def test_a_factor_is_left_to_the_kernel():
+    model = net(
+        [
+            node("Conv", ["x", "w1"], ["a"], name="c1"),
+            node("Mul", ["a", "half"], ["h"], name="scaled"),
+            node("Conv", ["h", "w2"], ["y"], name="c2"),
+        ],
+        [weight("w1", 8, 3, 3, 3), weight("w2", 4, 8, 1, 1), number("half", 0.5)],
+    )
+    assert "scaled" not in roles(placed(model))
+    assert roles(placed(model, excite=False, fuse_constants=()))["scaled"] == "rescale"
+
+
 def test_a_product_of_two_maps_stays_in_float():
     model = net(
         [

@@ -102,7 +102,7 @@ def test_our_int8_multiplies_in_integers_and_the_activation_is_in_the_kernel_tha
     multiplying = [layer for layer in found if layer.multiplies]
     assert {n for layer in multiplying for n in layer.nodes} >= {"c1", "c2", "c3"}
     assert all(layer.integers for layer in multiplying)
-    assert not any(layer.moves for layer in found)
+    assert sum(layer.moves for layer in found) <= 2  # the input, and what the last product reads
     assert sum("r1" in layer.nodes or "Relu" in layer.name for layer in found) <= 3
 
 

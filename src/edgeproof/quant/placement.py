@@ -9,7 +9,8 @@ The rules, in order:
 3. A *follower* (Add, Mul, Concat, pooling …) is quantised when an input is in integers already and an integer node
    reads its output: both changes of precision are saved.
 4. A *sharer* (MaxPool, Reshape …) likewise; its output takes the parameters of its input.
-5. Multiplication and division by a positive constant after an integer node cost nothing: they become another scale.
+5. Multiplication and division by a positive constant after an integer node cost nothing: they become another scale,
+   unless the scheme's kernels compute them (``excite``).
 6. A sum that a layer's kernel computes (``scheme.residual``) reads that layer's output in float.
 7. Both products of an attention, which have no weight, read integers where the runtime fuses them (``attention``).
 8. Everything else stays in float.
@@ -232,7 +233,13 @@ def _spread(
 def _role(node: ir.Node, scheme: QuantScheme, scope: Scope) -> Role | None:
     if node.domain not in ("", "ai.onnx") or not node.inputs or node.inputs[0] is None:
         return None
-    if node.op_type in RESCALE and rescale_factor(node) is not None and not kept(node, Scope(keep=scope.keep)):
+    # A gate's codes under two scales are summed up wrongly by ONNX Runtime (1.32), where such graphs are tried out.
+    if (
+        node.op_type in RESCALE
+        and not scheme.excite
+        and rescale_factor(node) is not None
+        and not kept(node, Scope(keep=scope.keep))
+    ):
         return "rescale"
     if node.op_type in (*scheme.follow, *scheme.expand) and not kept(node, scope) and _quantisable_constants(node):
         return "follow"

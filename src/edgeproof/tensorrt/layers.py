@@ -35,8 +35,10 @@ _FIELD = re.compile(r"(?:^|, )(Inputs|Constants|Outputs|TacticName|StreamId|Meta
 _HEAD = re.compile(r"^Name: (?P<name>.*?), LayerType: (?P<kind>[^,]*)")
 _TYPE = re.compile(r"Datatype: (\w+)")
 _NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f\[]|$)")
-MOVING = frozenset({"Cast", "Quan", "Dequ", "Move", "Copy", "Tran", "Resh", "Repl", "Refo"})
+MOVING = frozenset({"Cast", "Move", "Copy", "Tran", "Resh", "Repl", "Refo", "Conc"})
 """Parts of a fused kernel's name that compute nothing: they change type or place."""
+CODING = frozenset({"Mul", "Div", "Min", "Max", "Roun"})
+"""Parts that make codes of floats, or floats of codes, together with a cast."""
 _PARTS = re.compile(r"[A-Z][a-z0-9]*")
 
 
@@ -85,12 +87,12 @@ class Layer:
 
     @property
     def moves(self) -> bool:
-        """Whether it only changes type or layout."""
-        parts = _parts(self.name)
-        kind = self.kind.lower()
-        return kind in ("reformat", "noop", "shuffle", "cast", "quantize", "dequantize") or (
-            kind in ("kgen", "myelin") and bool(parts) and set(parts) <= MOVING
-        )
+        """Whether it only changes type or layout, quantisation included."""
+        parts, kind = set(_parts(self.name)), self.kind.lower()
+        if kind in ("reformat", "noop", "shuffle", "cast", "quantize", "dequantize"):
+            return True
+        coded = (self.precision == "int8") != ("int8" in self.inputs)
+        return kind in ("kgen", "myelin") and bool(parts) and parts <= (MOVING | CODING if coded else MOVING)
 
 
 def from_inspector(text: str) -> tuple[Layer, ...]:
