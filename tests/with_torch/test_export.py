@@ -68,6 +68,29 @@ def test_shapes_computed_from_open_dimensions_stay_open_in_the_export() -> None:
             np.testing.assert_allclose(by_torch(module, *x)[0], want, rtol=1e-4, atol=1e-6)
 
 
+def test_minus_one_in_the_shape_of_an_expand_keeps_what_is_there() -> None:
+    # PyTorch's exporter writes expand(-1, …) so, whatever is open.
+    model = net(
+        [
+            node("Shape", ["x"], ["s"]),
+            node("Concat", ["front", "s"], ["wide"], axis=0),
+            node("Shape", ["wide"], ["rank"]),
+            node("ConstantOfShape", ["rank"], ["ones"], value=number("v", [1], np.int64)),
+            node("Mul", ["ones", "minus"], ["none"]),
+            node("Equal", ["wide", "none"], ["kept"]),
+            node("Where", ["kept", "ones", "wide"], ["target"]),
+            node("Expand", ["x", "target"], ["y"]),
+        ],
+        [number("front", [3], np.int64), number("minus", -1, np.int64)],
+        ("N", 2),
+    )
+    imported = import_model(model)
+    program = export(imported, {"x": (4, 2)})
+    for module in (imported.module, program.module()):
+        x = drawn(imported, N=5)
+        np.testing.assert_array_equal(by_torch(module, *x)[0], by_runtime(model, *x)[0])
+
+
 def test_no_size_is_asked_for_at_run_time_when_shapes_are_known() -> None:
     graph = import_model(attention((2, 5, 8))).module.graph
     assert not [n for n in graph.nodes if n.target == "size"]

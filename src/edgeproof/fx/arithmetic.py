@@ -53,16 +53,11 @@ def both(n: Call) -> tuple[Any, Any]:
 
 def on_sizes(n: Call, function: Callable[..., Any]) -> Value | None:
     """The operation on integers that are followed one by one; None when these are not."""
-    pair = [as_sizes(v) for v in n.inputs if v is not None]
-    if not any(isinstance(v, Sizes) for v in n.inputs) or len(pair) != 2 or None in pair:
+    pairs = _paired(n) if len(n.inputs) == 2 else None
+    if pairs is None:
         return None
-    lists = [s.items for s in pair if s]
-    length = max(map(len, lists))
-    if any(len(s) not in (1, length) for s in lists):
-        return None
-    wide = [s * length if len(s) == 1 else s for s in lists]
-    made: list[int | Size] = [n.build.number(function, a, b) for a, b in zip(*wide, strict=True)]
-    return from_sizes(n.build, made, scalar=all(s.scalar for s in pair if s))
+    made = [n.build.number(function, a, b) for a, b in pairs]
+    return from_sizes(n.build, made, scalar=all(n.shape(i) == () for i in (0, 1)))
 
 
 def binary(name: str, on_size: Callable[..., Any] | None = None) -> One:
@@ -131,6 +126,41 @@ _ON_SIZES = {"maximum": at_run_time.larger, "minimum": at_run_time.smaller, "add
 def mean(n: Call) -> Value:
     """Mean of all inputs."""
     return n.call(n.torch.div, variadic("add")(n) if len(n.inputs) > 1 else n[0], float(len(n.inputs)))
+
+
+def equal(n: Call) -> Value:
+    """Equal; of sizes decided at import where it can be: a size is itself, and it is not negative."""
+    followed = _paired(n)
+    if followed is None:
+        return binary("eq")(n)
+    decided = [_same(a, b) for a, b in followed]
+    if None in decided:
+        return binary("eq")(n)
+    scalar = all(n.shape(i) == () for i in (0, 1))
+    tensor = n.torch.tensor(decided)
+    return Constant(tensor[0] if scalar else tensor)
+
+
+def _same(a: int | Size, b: int | Size) -> bool | None:
+    """Whether two sizes are equal; None when only run time knows."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    if isinstance(a, Size) and isinstance(b, Size):
+        return True if a.node is b.node else None
+    number = a if isinstance(a, int) else b
+    return False if isinstance(number, int) and number < 0 else None
+
+
+def _paired(n: Call) -> list[tuple[int | Size, int | Size]] | None:
+    """Inputs 0 and 1 element by element, when at least one is a list of sizes and both can be followed."""
+    left, right = as_sizes(n[0]), as_sizes(n[1])
+    if left is None or right is None or not any(isinstance(v, Sizes) for v in n.inputs[:2]):
+        return None
+    a, b = left.items, right.items
+    length = max(len(a), len(b))
+    if len(a) not in (1, length) or len(b) not in (1, length):
+        return None
+    return list(zip(a * length if len(a) == 1 else a, b * length if len(b) == 1 else b, strict=False))
 
 
 def shift(n: Call) -> Value:
@@ -203,7 +233,16 @@ def is_inf(n: Call) -> Value:
 
 
 def where(n: Call) -> Value:
-    """Where."""
+    """Where; of sizes, sizes."""
+    condition = n.constant(0)
+    sizes = [as_sizes(n[i]) for i in (1, 2)]
+    if condition is not None and condition.dim() < 2 and any(isinstance(v, Sizes) for v in n.inputs[1:]):
+        length = max(condition.numel(), *(len(s.items) for s in sizes if s))
+        lists = [s.items * length if len(s.items) == 1 else s.items for s in sizes if s]
+        chosen = condition.reshape(-1).expand(length).tolist() if condition.numel() in (1, length) else []
+        if len(lists) == 2 and all(len(items) >= length for items in lists) and chosen:
+            picked = [a if yes else b for yes, a, b in zip(chosen, *lists, strict=False)]
+            return from_sizes(n.build, picked, scalar=condition.dim() == 0 and all(s.scalar for s in sizes if s))
     return n.call(n.torch.where, n[0], n[1], n[2])
 
 
@@ -259,7 +298,7 @@ _COMPUTING: dict[str, Handler] = {
     "Clip": clip,
 }
 _DECIDING: dict[str, Handler] = {
-    "Equal": binary("eq"),
+    "Equal": equal,
     "Greater": binary("gt"),
     "GreaterOrEqual": binary("ge"),
     "Less": binary("lt"),
