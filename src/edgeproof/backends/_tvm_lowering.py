@@ -27,6 +27,9 @@ from ..protocols import Progress
 BATCH = 64
 """Variants that MetaSchedule measures together."""
 
+EVOLVING = 32
+"""From so many trials on they evolve; fewer are drawn at random, since breeding takes longer than measuring."""
+
 PATIENCE_SECONDS = 300.0
 """For one variant, the start of the process that builds or runs it included: a busy machine takes a minute for that."""
 
@@ -205,7 +208,11 @@ def _tune(tasks: list[Any], database: Any, folder: Path, trials: int, progress: 
             progress(f"TVM tunes {len(tasks)} kernels", min(0.9, 0.9 * done / total))
 
     contexts, weights = ms.relax_integration.extracted_tasks_to_tune_contexts(
-        tasks, work_dir=str(folder), seed=0, num_threads=1
+        tasks,
+        work_dir=str(folder),
+        seed=0,
+        num_threads=1,
+        strategy="evolutionary" if trials >= EVOLVING else "replay-trace",
     )
     kinds = ms.measure_callback
     callbacks = [kinds.AddToDatabase(), kinds.RemoveBuildArtifact(), kinds.UpdateCostModel(), Told()]
