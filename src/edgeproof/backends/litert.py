@@ -42,7 +42,7 @@ class LiteRtSettings:
         half: Store float weights as float16. They are computed in float32 here, in float16 where the device does that.
         layout: Axes of four-dimensional inputs and outputs of the file: ``nchw`` as in ONNX, or ``nhwc`` as cameras
             give images, which saves the Transpose. Sessions are fed as the ONNX model is either way.
-        weights: What 8-bit weights under float activations do: ``float`` turns them back into numbers when the file is
+        weights: What 8-bit weights under float activations do: ``float`` turns them back into numbers as the file is
             loaded, ``dynamic`` multiplies in integers, with activations that are quantised as they come.
     """
 

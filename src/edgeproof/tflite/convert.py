@@ -67,8 +67,8 @@ def convert(model: Model, *, half: bool = False, order: Layout = "nchw", weights
         model: Float, or with Q/DQ; all its shapes fixed.
         half: Store float weights as float16; they are computed in float32, or as the device likes.
         order: Axes of four-dimensional inputs and outputs: ``nchw`` as in ONNX, ``nhwc`` as Android has images.
-        weights: What 8-bit weights under float activations do: ``float`` turns them back into numbers as the model is
-            loaded, ``dynamic`` computes in integers with activations that are quantised as they come.
+        weights: What 8-bit weights under float activations do: ``float`` turns them back into numbers as the file is
+            loaded, ``dynamic`` multiplies in integers, with activations that are quantised as they come.
 
     Raises:
         UnsupportedError: tflite.operator, tflite.computed, tflite.shape, tflite.dtype, naming the node and the remedy.
@@ -102,7 +102,6 @@ def _begin(model: Model, half: bool, dynamic: bool) -> tuple[Lowering, ir.Graph,
         import onnx_ir.passes.common as common
 
         common.InlinePass()(clone)
-    spelled.join(clone.graph)
     own = Model.of(clone, model.name)
     shapes: dict[str, layout.Shape] = {}
     dtypes: dict[str, str] = {}
@@ -110,6 +109,7 @@ def _begin(model: Model, half: bool, dynamic: bool) -> tuple[Lowering, ir.Graph,
         dtypes[value] = "float32" if dtype == "float16" else dtype
         if shape is not None and all(isinstance(d, int) for d in shape):
             shapes[value] = tuple(int(d) for d in shape)
+    spelled.join(clone.graph)  # shapes come first: ONNX knows Gelu from opset 20 on only
     _shape_all(clone.graph, shapes)
     opset = clone.opset_imports.get("", clone.opset_imports.get("ai.onnx", 1))
     low = Lowering(shapes, dtypes, coded(clone.graph), _finder(clone), half, dynamic, opset)

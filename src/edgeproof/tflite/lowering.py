@@ -380,6 +380,9 @@ class Lowering:
         if codes and code is not None and code.codes is not None:
             array, quant = stored_codes(code)
             made = Held(self.store(array.transpose(perm), _turned(quant, perm), name), perm, quant)
+        elif code is not None and code.codes is not None and code.dtype in ("int8", "uint8") and not code.block:
+            array, quant = stored_codes(code)  # weights alone are codes: they stay so in the file
+            made = Held(self.unpack(self.store(array.transpose(perm), _turned(quant, perm), name)), perm)
         else:
             number = self.number(value)
             assert number is not None, name
