@@ -31,6 +31,8 @@ def runtime_of(trt: Any, logger: Any, dialect: Dialect, target: Target) -> Any:
     if not dialect.rtx:
         trt.init_libnvinfer_plugins(logger, "")
     runtime = trt.Runtime(logger)
+    if target.settings.get("version_compatible"):  # such an engine brings a runtime of its own, which is code
+        runtime.engine_host_code_allowed = True
     if target.device.startswith("dla"):
         core = int(target.device.removeprefix("dla") or 0)
         if core >= runtime.num_DLA_cores:
