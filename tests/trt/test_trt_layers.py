@@ -4,17 +4,22 @@ import pytest
 
 from edgeproof.tensorrt.layers import Layer, from_inspector, from_log, placement
 
-HEAD = "Dimensions: [1,8,16,16], Strides: [2048,1,128,8], StrideOrder: [3,0,2,1]"
+
+def tensor(name: str, kind: str) -> str:
+    return (
+        f"{{ Name: {name}, Dimensions: [1,8,16,16], Strides: [2048,1,128,8], StrideOrder: [3,0,2,1], Datatype: {kind}, "
+        "Format: (NHWC) Channel major format }"
+    )
+
+
 LOG = (
     "Layers:\n"
-    f"Name: c1_myl0_1, LayerType: correlation, Inputs: [ {{ Name: a, {HEAD}, Datatype: Int8, Format: (NHWC) Channel "
-    f"major format }}], Constants: [ {{ Name: w, {HEAD}, Datatype: Int8, Format: (NHWC) Channel major format }}, "
-    f"{{ Name: s, {HEAD}, Datatype: Float, Format: (NHWC) Channel major format }}], Outputs: [ {{ Name: b, {HEAD}, "
-    "Datatype: Float, Format: (NHWC) Channel major format }], TacticName: __myelin_CASK_STUB, StreamId: 0, Metadata: [ONNX Layer: c1]"
-    "\x1f[ONNX Layer: x.dequantize]\n"
-    f"Name: __myl_MulAddReluMulMinMaxRounCast_myl0_2, LayerType: kgen, Inputs: [ {{ Name: b, {HEAD}, Datatype: Float, "
-    f"Format: (NHWC) Channel major format }}], Constants: [], Outputs: [ {{ Name: d, {HEAD}, Datatype: Int8, Format: "
-    "(NHWC) Channel major format }], TacticName: , StreamId: 0, Metadata: [ONNX Layer: /m.0/c[1], a][ONNX Layer: r1]\n"
+    f"Name: c1_myl0_1, LayerType: correlation, Inputs: [ {tensor('a', 'Int8')}], Constants: [ {tensor('w', 'Int8')}, "
+    f"{tensor('s', 'Float')}], Outputs: [ {tensor('b', 'Float')}], TacticName: __myelin_CASK_STUB, StreamId: 0, "
+    "Metadata: [ONNX Layer: c1]\x1f[ONNX Layer: x.dequantize]\n"
+    f"Name: __myl_MulAddReluMulMinMaxRounCast_myl0_2, LayerType: kgen, Inputs: [ {tensor('b', 'Float')}], "
+    f"Constants: [], Outputs: [ {tensor('d', 'Int8')}], TacticName: , StreamId: 0, "
+    "Metadata: [ONNX Layer: /m.0/c[1], a][ONNX Layer: r1]\n"
     "\nI/O Tensors:\n Name: x, IOMode: Input, DataType: Float"
 )
 
