@@ -25,6 +25,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("inspect", "interface, operators, parameters, MACs, memory and findings of a model"),
     ("optimize", "find the fastest variant that meets a policy, and prove it"),
     ("apply", "run one pass on a model"),
+    ("train", "train, prune, retrain, quantise and export by one file"),
     ("build", "write what a runtime loads on the device: an engine, an IR, a flatbuffer"),
     ("bench", "measure models against each other in fresh, interleaved processes"),
     ("gate", "decide accept, reject or hold from kept measurements"),

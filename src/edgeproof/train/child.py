@@ -204,6 +204,7 @@ def _do(root: Path, tell: Any) -> None:
         learner,
         samples,
         training,
+        stack=all(spec.shape and isinstance(spec.shape[0], str) for spec in model.inputs),
         checkpoint=root / "checkpoint.npz",
         progress=lambda what, share: tell({"what": what, "share": share}),
         on_epoch=lambda epoch: tell({"epoch": asdict(epoch)}),

@@ -103,6 +103,7 @@ def fit(
     samples: Sequence[Sample],
     training: Training,
     *,
+    stack: bool = False,
     checkpoint: Path | None = None,
     progress: Progress = lambda _what, _share: None,
     on_epoch: Callable[[Epoch], None] = lambda _epoch: None,
@@ -113,6 +114,8 @@ def fit(
         learner: What is trained.
         samples: All of them; read in a new order every epoch.
         training: How.
+        stack: Join the samples of a step along their first axis, where all have the same shapes; without, each is run
+            alone and gradients are averaged.
         checkpoint: NPZ file written after every epoch; one of the same training is gone on from.
         progress: Told about every step.
         on_epoch: Given every epoch as it ends.
@@ -153,7 +156,8 @@ def fit(
             if training.seconds:
                 share = max(share, (time.monotonic() - start) / training.seconds)
             rate = training.rate * _schedule(min(share, 1.0), training.warmup)
-            losses.append(learner.step([samples[i] for i in batch], rate))
+            step = [samples[i] for i in batch]
+            losses.append(learner.step([joined(step)] if stack and joinable(step) else step, rate))
             if not math.isfinite(losses[-1]):
                 raise InputError(
                     "train.diverged",
@@ -179,6 +183,21 @@ def fit(
     learner.restore(best_state)
     progress("trained", 1.0)
     return epochs
+
+
+def joinable(step: Sequence[Sample]) -> bool:
+    """Whether samples have the same shapes, and everything wanted has their first axis."""
+    first = step[0]
+    shapes = [{n: a.shape for n, a in part.items()} for part in first]
+    count = {len(a) for a in first[0].values() if a.ndim}
+    ranked = all(a.ndim and {len(a)} == count for part in first for a in part.values())
+    return ranked and all([{n: a.shape for n, a in part.items()} for part in s] == shapes for s in step[1:])
+
+
+def joined(step: Sequence[Sample]) -> Sample:
+    """Samples as one, along their first axis."""
+    feeds, wanted = ({n: np.concatenate([s[k][n] for s in step]) for n in step[0][k]} for k in (0, 1))
+    return feeds, wanted
 
 
 def _schedule(share: float, warmup: float) -> float:
