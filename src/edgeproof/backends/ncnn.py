@@ -97,7 +97,7 @@ class Ncnn:
         session = NcnnSession(model, target)
         seconds = time.perf_counter() - started
         settings = _settings(target.settings)
-        param = out.with_suffix(".param")
+        param = out if out.suffix == ".param" else out.with_name(f"{out.name}.param")
         half = settings.weights == "float16"
         write_bytes(param.with_suffix(".bin"), write_bin(session.network.layers, half=half))
         write_text(param, write_param(session.network.layers))

@@ -100,7 +100,7 @@ class Tvm:
         link = _linker(model, target)
         started = time.perf_counter()
         compiled = _lowered(model, target, settings, progress)
-        path = out if out.suffix == ".so" else out.with_name(out.name + ".so")
+        path = out if out.suffix == ".so" else out.with_name(f"{out.name}.so")
         with replacing(path) as temporary:
             # TVM tells by the ending what to write.
             library = temporary.with_name(temporary.name + ".so")
