@@ -98,6 +98,14 @@ def test_int8_gives_what_onnxruntime_gives_for_the_same_graph(name):
     assert placement.fallbacks == ()
 
 
+def test_an_activation_between_codes_is_one_table_of_codes():
+    model = quantised(net([*BETWEEN["hard-swish"], LAST], SIDES))
+    _, _, layers = output(model, profile=True)
+    names = [x.name for x in layers]
+    assert names.index("last") - names.index("first") == 2  # no change of precision or layout on either side
+    assert [x.precision for x in layers if x.name in ("first", "hs", "last")] == ["int8"] * 3
+
+
 def test_matrix_products_of_three_dimensions_run_in_integers():
     model = quantised(
         net(
@@ -120,6 +128,19 @@ def test_unsigned_codes_meant_for_onnxruntime_run_in_integers_too():
     got, placement, _ = output(model)
     np.testing.assert_allclose(got, ran(model, samples(model, 1)[0]), atol=0.2)
     assert {"c1", "c2", "c3"} <= {name for name, _, _, precision in placement.nodes if precision == "int8"}
+
+
+def test_activations_with_a_scale_per_channel_compute_the_same():
+    pair = [
+        node("QuantizeLinear", ["a", "s", "z"], ["q"], axis=1),
+        node("DequantizeLinear", ["q", "s", "z"], ["b"], axis=1),
+    ]
+    steps = [number("s", np.linspace(0.01, 0.05, 8)), number("z", range(8), np.int8)]
+    model = net([FIRST, *pair, LAST], [*SIDES, *steps])
+    got, placement, _ = output(model)
+    want = ran(model, samples(model, 1)[0])
+    np.testing.assert_allclose(got, want, atol=1e-3 * np.abs(want).max())
+    assert {p for n, _, _, p in placement.nodes if n == "last"} == {"float"}
 
 
 def test_a_layer_that_does_not_fit_runs_on_floats_and_is_told_with_the_reason():

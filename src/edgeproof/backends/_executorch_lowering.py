@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +28,9 @@ _DTYPES = {"fp32": "float", "fp16": "float16", "bf16": "bfloat16", "qint8": "int
 _MOVES = ("XNNConvert", "XNNStaticTranspose")
 """Nodes of XNNPACK's graph that only change precision or layout."""
 
+TABLE = "Invalid Unary Op"
+"""How XNNPACK's profile calls a float activation between codes, which it computes as a table of codes by itself."""
+
 _KERNELS = {
     "Convolution": ("Conv2d", "DepthwiseConv2d"),
     "Deconvolution": ("ConvTranspose2d",),
@@ -40,7 +43,7 @@ _KERNELS = {
     "Average Pooling": ("AvgPooling2d",),
     "Static Constant Pad": ("StaticConstantPad",),
     "Constant Pad": ("StaticConstantPad",),
-    "Softmax": ("Softmax",),
+    TABLE: ("Hardswish", "Sigmoid", "Tanh", "Gelu", "ELU", "LeakyReLU", "Exp", "Abs", "SquareRoot", "Square"),
 }
 """A kernel in XNNPACK's profile → the nodes of its graph that it can be, where the two are called differently."""
 
@@ -144,9 +147,11 @@ def matched(lowered: Lowered, events: Sequence[tuple[str, bool, tuple[int, ...]]
     lines = [e for e in events if e[1] or e[0].startswith("native_call_")]  # not those that hold others
     found: list[LayerTime] = []
     for (name, delegated, times), kernel in zip(lines, _aligned(lines, lowered.kernels), strict=True):
-        plain = name.partition(" (")[0].removeprefix("native_call_")
+        plain = _plain(name)
         if kernel is None and plain == "Clamp" and found:  # an activation of the node before, which its kernel lacks
             kernel = Kernel(found[-1].name, "Clamp", found[-1].precision, "XNNPACK")
+        if kernel is not None and plain == TABLE:
+            kernel = replace(kernel, precision="int8")
         if kernel is None:
             kernel = Kernel(name, plain, "", "XNNPACK" if delegated else "portable")
         found.append(LayerTime(kernel.name, kernel.op, kernel.device, kernel.precision, times, name))
@@ -174,11 +179,16 @@ def _aligned(lines: Sequence[tuple[str, bool, tuple[int, ...]]], kernels: Sequen
     return found
 
 
+def _plain(name: str) -> str:
+    """What a line of the profile calls a kernel, without its precision and number."""
+    return re.sub(r" #\d+$", "", name.partition(" (")[0]).removeprefix("native_call_")
+
+
 def _fits(name: str, delegated: bool, kernel: Kernel) -> bool:
     """Whether a line of the profile can be a kernel."""
-    plain = name.partition(" (")[0]
+    plain = _plain(name)
     if not delegated:
-        wanted = plain.removeprefix("native_call_").partition(".")[0].lstrip("_")
+        wanted = plain.partition(".")[0].lstrip("_")
         return kernel.device == "portable" and kernel.op.partition(".")[2].lstrip("_") == wanted
     if kernel.device != "XNNPACK":
         return False

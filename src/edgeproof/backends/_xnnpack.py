@@ -4,7 +4,7 @@ The partitioner takes a layer in integers only as int8 → dequantise → layer 
 weight dequantised right ahead of it. A layer that misses a part of that would dequantise its weight at every inference,
 in a scalar kernel: here such weights become floats at build time, and the layer is named.
 
-1. Unsigned codes are moved down by 128, zero point and all.
+1. Unsigned codes are moved down by 128, zero point and all; activations with a scale per channel are spelled out.
 2. What depends on constants only is computed.
 3. Products with a constant matrix become linear layers, and additions of a constant behind a layer its bias.
 4. A Clip becomes a hardtanh; a split becomes slices.
@@ -26,7 +26,7 @@ CONVOLUTIONS = ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d")
 LAYERS = (*LINEAR, *CONVOLUTIONS)
 FUSED = ("relu", "hardtanh")
 QUANTIZE, DEQUANTIZE = "quantize_per_tensor", "dequantize_per_tensor"
-DEQUANTIZE_CHANNELS = "dequantize_per_channel"
+QUANTIZE_CHANNELS, DEQUANTIZE_CHANNELS = "quantize_per_channel", "dequantize_per_channel"
 
 
 def prepare(module: Any) -> list[tuple[str, str]]:
@@ -41,7 +41,7 @@ def prepare(module: Any) -> list[tuple[str, str]]:
     import torch
 
     graph = Rewriting(module, torch)
-    for step in (graph.signed, graph.fold, graph.linear, graph.biases, graph.spell, graph.rescaled):
+    for step in (graph.signed, graph.channels, graph.fold, graph.linear, graph.biases, graph.spell, graph.rescaled):
         step()
         module.graph.eliminate_dead_code()
     floats = graph.floats()
@@ -80,6 +80,25 @@ class Rewriting:
                 x, scale, zero, low, high, _ = node.args[:6]
                 node.args = (x, scale, zero - 128, low - 128, high - 128, torch.int8)
 
+    def channels(self) -> None:
+        """Spell out activations with a scale per channel, which XNNPACK does not have, in arithmetic on floats."""
+        torch = self.torch
+        for node in [n for n in self._all(DEQUANTIZE_CHANNELS) if kind(n.args[0]) == QUANTIZE_CHANNELS]:
+            x, step, zero, axis, low, high, _ = node.args[0].args[:7]
+            scales, zeros = self._value(step), self._value(zero)
+            with self.graph.inserting_before(node):
+                call = self.graph.call_function
+                turned = call(torch.movedim, (x, axis, -1))
+                held, moved = self._stored(scales, node), self._stored(zeros.to(torch.float32), node)
+                codes = call(torch.add, (call(torch.round, (call(torch.div, (turned, held)),)), moved))
+                codes = call(torch.clamp, (codes, float(low), float(high)))
+                made = call(torch.mul, (call(torch.sub, (codes, moved)), held))
+                made = call(torch.movedim, (made, -1, axis))
+            for one in self.graph.nodes:
+                one.meta.setdefault("onnx_node", node.meta.get("onnx_node", ""))
+            node.replace_all_uses_with(made)
+            self.graph.erase_node(node)
+
     def fold(self) -> None:
         """Compute what depends on constants only, but for the weights of layers."""
         for node in list(self.graph.nodes):
@@ -115,9 +134,11 @@ class Rewriting:
                     continue
                 channels, vector = self._channels(layer), None
                 last = 1 if kind(layer) in LINEAR else self._tail(layer)
-                if value.numel() == channels and value.dim() >= last and value.shape[value.dim() - last] == channels:
+                most = 1 if kind(layer) in LINEAR else last + 1  # what broadcasts no further than the layer's output
+                per_channel = value.numel() == channels and last <= value.dim() <= most
+                if per_channel and value.shape[value.dim() - last] == channels:
                     vector = value.reshape(-1)
-                elif value.numel() == 1 and value.dim() <= last:
+                elif value.numel() == 1 and value.dim() <= most:
                     vector = value.reshape(-1).expand(channels).clone()
                 old = self._argument(layer, 2)
                 if vector is None or (old is not None and old.op != "get_attr"):
@@ -222,9 +243,6 @@ class Rewriting:
                     held = self._stored(self._computed(weight), node)
                 self._set_argument(node, 1, held)
         self.graph.eliminate_dead_code()
-        for node in [n for n in self.graph.nodes if kind(n) == DEQUANTIZE_CHANNELS]:
-            if not all(self._weight_of(u, node) for u in node.users):
-                self._replace(node, self._computed(node))
         return told
 
     def one_each(self) -> None:

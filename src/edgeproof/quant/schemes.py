@@ -332,7 +332,7 @@ SCHEMES: Mapping[str, Documented] = {
             "share": f"{_XNN}, generic_node_configs, and XNNPACK's check of equal parameters: max_pool2d, view_copy, "
             "permute_copy, slice_copy",
             "absorb": f"{_XNN}, fused_acts: relu and hardtanh",
-            "expand": f"{_XNN}: constants of sums and products are floats; hard-swish is one float kernel",
+            "expand": "measured: XNNPACK makes one table of an activation between codes",
             "fuse": "only what `absorb` names",
             "fuse_constants": "an addition behind a layer becomes its bias when the program is built",
             "gates": "only what `absorb` names",
