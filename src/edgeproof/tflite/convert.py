@@ -19,8 +19,22 @@ from ..graph.quantised import BLOCKED_FORM, OPERATOR_FORM, coded
 from ..graph.rewrite import label
 from ..graph.shapes import infer
 from ..model import Model, attribute, graphs
-from . import convolution, elementwise, layout, movement, pooling, product, reduction, resize, selection, spelled
-from .lowering import Held, Lowering, Step, activation_quant, off, refuse
+from . import (
+    activation,
+    convolution,
+    elementwise,
+    layout,
+    movement,
+    pooling,
+    product,
+    reduction,
+    resize,
+    selection,
+    spelled,
+    transposed,
+)
+from .held import Held, Step, activation_quant, off, refuse
+from .lowering import Lowering
 from .steps import codes_of, step
 from .write import File, Operator, Quant, serialise
 
@@ -32,9 +46,11 @@ Weights = Literal["float", "dynamic"]
 
 OPS: Mapping[str, Any] = {
     **convolution.OPS,
+    **transposed.OPS,
     **pooling.OPS,
     **product.OPS,
     **elementwise.OPS,
+    **activation.OPS,
     **movement.OPS,
     **reduction.OPS,
     **selection.OPS,

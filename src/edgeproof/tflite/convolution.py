@@ -13,7 +13,8 @@ import numpy as np
 
 from ..model import attribute
 from . import layout
-from .lowering import Lowering, refuse
+from .held import refuse
+from .lowering import Lowering
 from .write import Quant
 
 if TYPE_CHECKING:
@@ -29,11 +30,11 @@ REMEDY = "leave this model to another runtime, or change the layer"
 def conv(low: Lowering, node: ir.Node) -> None:
     """Conv."""
     shape, kernel = low.shape(node.inputs[0]), low.shape(node.inputs[1])
-    space = _space(node, len(shape))
+    space = space_of(node, len(shape))
     group, channels = attribute(node, "group", 1), shape[1]
     strides, dilations = pair(node, "strides"), pair(node, "dilations")
     size = (1, *kernel[2:]) if space == 1 else kernel[2:]
-    x = _flat(low, low.read(node.inputs[0], layout.channels_last(len(shape))), space)
+    x = flat(low, low.read(node.inputs[0], layout.channels_last(len(shape))), space)
     result = low.shape(node.outputs[0])
     out = (result[0], *((1, result[2]) if space == 1 else result[2:]), result[1])
     pads = padding(node, _flat_shape(low, x), size, strides, dilations, out[1:3])
@@ -63,7 +64,7 @@ def conv(low: Lowering, node: ir.Node) -> None:
         },
         quant=low.at.quant,
     )
-    _give(low, y, result, space)
+    give(low, y, result, space)
 
 
 def _in_pairs(low: Lowering, node: ir.Node, strides: tuple[int, int], dilations: tuple[int, int]) -> bool:
@@ -97,139 +98,6 @@ def _paired(
     x = low.reshape(x, (count, height, width // 2, 2 * channels))
     places = low.shape(node.outputs[0])[3]
     return x, made, [pads[0], (first, max(places + taps - 1 - first - width // 2, 0))]
-
-
-def conv_transpose(low: Lowering, node: ir.Node) -> None:
-    """ConvTranspose: a CONV_2D and a DEPTH_TO_SPACE where the strides are equal, else a TRANSPOSE_CONV per group.
-
-    XNNPACK's transposed convolution took 40 times as long in int8 (2×2 by stride 2, 24 channels to 1, 320×320).
-    """
-    shape, kernel = low.shape(node.inputs[0]), low.shape(node.inputs[1])
-    space = _space(node, len(shape))
-    group, strides, dilations = attribute(node, "group", 1), pair(node, "strides"), pair(node, "dilations")
-    result = low.shape(node.outputs[0])
-    out = (result[0], *((1, result[2]) if space == 1 else result[2:]), result[1])
-    x = _flat(low, low.read(node.inputs[0], layout.channels_last(len(shape))), space)
-    if group == 1 and strides[0] == strides[1] > 1:
-        whole = scaled_weight(low, node, x, _transposed_weight(low, node, space, dilations, slice(None)))
-        _give(low, _between(low, node, x, whole, out, strides[0]), result, space)
-        return
-    parts = []
-    each = kernel[1]
-    for g in range(group):
-        part = x
-        if group > 1:
-            t = low.file.tensors[x]
-            width = shape[1] // group
-            size = (*t.shape[:3], width)
-            begin = [low.integers([0, 0, 0, g * width]), low.integers(size)]
-            part = low.emit("SLICE", [x, *begin], size, quant=t.quant)
-        weight = _transposed_weight(
-            low, node, space, dilations, slice(g * kernel[0] // group, (g + 1) * kernel[0] // group)
-        )
-        weight = scaled_weight(low, node, x, weight)
-        b = bias(low, node, weight, each, x, slice(g * each, (g + 1) * each))
-        parts.append(_one_transposed(low, node, part, weight, b, (*out[:3], each), strides))
-    y = parts[0]
-    if group > 1:
-        y = low.emit("CONCATENATION", parts, out, {"axis": 3}, quant=low.at.quant)
-    _give(low, y, result, space)
-
-
-def _between(low: Lowering, node: ir.Node, x: int, weight: int, out: Sequence[int], stride: int) -> int:
-    """A transposed convolution as a plain one that makes all ``stride × stride`` results between two points at once.
-
-    Result ``stride · m + r`` sums ``x[m - t] · w[stride · t + r]`` over t: a convolution with the taps of each r.
-    """
-    t, w = low.file.tensors[x], low.file.tensors[weight]
-    assert w.data is not None
-    channels, size = w.shape[0], w.shape[1:3]
-    full = [(t.shape[i + 1] - 1) * stride + size[i] for i in (0, 1)]
-    begin = _transposed_begin(node, full, out[1:3])
-    taps = [-(-n // stride) for n in size]
-    wide = np.zeros((channels, taps[0] * stride, taps[1] * stride, w.shape[3]), w.data.dtype)
-    wide[:, : size[0], : size[1]] = w.data
-    parts = wide.reshape(channels, taps[0], stride, taps[1], stride, w.shape[3])
-    parts = parts.transpose(2, 4, 0, 1, 3, 5)[:, :, :, ::-1, ::-1].reshape(-1, *taps, w.shape[3])
-    repeat, quant = stride * stride, w.quant
-    if quant is not None and len(quant.scale) > 1:
-        quant = Quant(quant.scale * repeat, quant.zero * repeat)
-    b = low.file.tensors[bias(low, node, weight, channels, x)]
-    assert b.data is not None
-    tiled = (
-        None
-        if b.quant is None
-        else Quant(
-            b.quant.scale * (repeat if len(b.quant.scale) > 1 else 1),
-            (0,) * (len(b.quant.scale) * repeat if len(b.quant.scale) > 1 else 1),
-        )
-    )
-    inputs = [low.store(np.ascontiguousarray(parts), quant, w.name), low.store(np.tile(b.data, repeat), tiled, b.name)]
-    last = [max(-(-(begin[i] + out[i + 1]) // stride), 1) for i in (0, 1)]
-    pads = [(taps[i] - 1, max(last[i] - t.shape[i + 1], 0)) for i in (0, 1)]
-    places = [t.shape[i + 1] + sum(pads[i]) - taps[i] + 1 for i in (0, 1)]
-    x, how = padded(low, x, pads, taps, (1, 1), (1, 1), places)
-    options = {"padding": how, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
-    options["fusedActivationFunction"] = low.at.activation
-    shape = (out[0], *places, channels * repeat)
-    y = low.emit("CONV_2D", [x, *inputs], shape, options, quant=low.at.quant)
-    whole = (out[0], places[0] * stride, places[1] * stride, channels)
-    y = low.emit("DEPTH_TO_SPACE", [y], whole, {"blockSize": stride}, quant=low.at.quant)
-    if whole == tuple(out):
-        return y
-    return low.emit("SLICE", [y, low.integers([0, *begin, 0]), low.integers(out)], out, quant=low.at.quant)
-
-
-def _one_transposed(
-    low: Lowering, node: ir.Node, x: int, weight: int, b: int, out: Sequence[int], strides: tuple[int, int]
-) -> int:
-    """One group: with SAME where the pads are what it means, else all of it, cut to size."""
-    shape, size = low.file.tensors[x].shape, low.file.tensors[weight].shape[1:3]
-    full = [(shape[i + 1] - 1) * strides[i] + size[i] for i in (0, 1)]
-    begin = _transposed_begin(node, full, out[1:3])
-    common = {"strideH": strides[0], "strideW": strides[1], "fusedActivationFunction": low.at.activation}
-    same = all(-(-out[i + 1] // strides[i]) == shape[i + 1] for i in (0, 1)) and all(
-        max(full[i] - out[i + 1], 0) // 2 == begin[i] and full[i] >= out[i + 1] for i in (0, 1)
-    )
-    if same or list(out[1:3]) == full:
-        inputs = [low.integers(out), weight, x, b]
-        how = SAME if same else VALID
-        return low.emit(
-            "TRANSPOSE_CONV",
-            inputs,
-            out,
-            {"padding": how, **common},
-            dtype=low.file.tensors[x].dtype,
-            quant=low.at.quant,
-        )
-    large = [max(full[i], begin[i] + out[i + 1]) for i in (0, 1)]
-    if any(large[i] - full[i] >= strides[i] for i in (0, 1)):
-        raise refuse(node, "has an output padding as large as its stride", REMEDY)
-    whole = (out[0], *large, out[3])
-    inputs = [low.integers(whole), weight, x, b]
-    y = low.emit(
-        "TRANSPOSE_CONV",
-        inputs,
-        whole,
-        {"padding": VALID, **common},
-        dtype=low.file.tensors[x].dtype,
-        quant=low.at.quant,
-    )
-    return low.emit("SLICE", [y, low.integers([0, *begin, 0]), low.integers(out)], out, quant=low.at.quant)
-
-
-def _transposed_begin(node: ir.Node, full: Sequence[int], out: Sequence[int]) -> list[int]:
-    """How much is cut off at the beginning of each axis of space."""
-    auto = attribute(node, "auto_pad", "NOTSET")
-    pads = [int(p) for p in attribute(node, "pads", (0,) * 4)]
-    if len(pads) == 2:
-        pads = [0, pads[0], 0, pads[1]]
-    extra = [int(p) for p in attribute(node, "output_padding", (0, 0))]
-    extra = [0, *extra] if len(extra) == 1 else extra
-    if auto in ("NOTSET", "VALID") and "output_shape" not in node.attributes:
-        return pads[:2] if auto == "NOTSET" else [0, 0]
-    total = [max(f + e - o, 0) for f, e, o in zip(full, extra, out, strict=True)]
-    return [t // 2 if auto != "SAME_LOWER" else t - t // 2 for t in total]
 
 
 def padding(
@@ -314,7 +182,9 @@ def is_same(
     return True
 
 
-def bias(low: Lowering, node: ir.Node, weight: int, channels: int, x: int, part: slice = slice(None)) -> int:
+def bias(
+    low: Lowering, node: ir.Node, weight: int, channels: int, x: int, part: slice = slice(None), repeat: int = 1
+) -> int:
     """The bias of a layer: the node's third input and what is added behind it.
 
     In integers it is int32 counts of (input scale · weight scale), as the accumulator holds them.
@@ -326,17 +196,19 @@ def bias(low: Lowering, node: ir.Node, weight: int, channels: int, x: int, part:
         channels: How many there are.
         x: Its input, stored.
         part: Channels that are meant.
+        repeat: How often they stand behind one another.
     """
     total: NDArray[Any] = np.zeros(channels, np.float32)
     given = [v for v in (*node.inputs[2:3], low.at.bias) if v is not None]
     quant = low.file.tensors[weight].quant
     known = [low.number(v) for v in given]
-    if not low.at.integer and len(given) == 1 and known[0] is None:
+    if not low.at.integer and len(given) == 1 and known[0] is None and repeat == 1:
         return low.read(given[0])
     for value, number in zip(given, known, strict=True):
         if number is None:
             raise refuse(node, f"computes its bias {value.name} as it runs", "run pass simplify first")
         total = total + np.broadcast_to(number.reshape(-1), total.shape if part == slice(None) else number.shape)[part]
+    total = np.tile(total, repeat)
     if not low.at.integer:
         return low.store(total.astype(np.float32), None, given[0].name or "bias" if given else "zero bias")
     source = low.file.tensors[x].quant
@@ -390,26 +262,8 @@ def weight_form(low: Lowering, node: ir.Node, perm: layout.Perm) -> int:
     return low.form(value, perm, codes=low.at.integer or plain).tensor
 
 
-def _transposed_weight(low: Lowering, node: ir.Node, space: int, dilations: tuple[int, int], part: slice) -> int:
-    """Outputs, height, width, inputs of one group, dilated with zeros."""
-    whole = low.form(node.inputs[1], codes=low.at.integer).tensor
-    t = low.file.tensors[whole]
-    if t.data is None:
-        raise refuse(node, "computes its weight as it runs; LiteRT's TRANSPOSE_CONV wants a constant here", REMEDY)
-    array = t.data[part]
-    array = array[:, :, None, :] if space == 1 else array
-    if max(dilations) > 1:
-        size = [(array.shape[i + 2] - 1) * dilations[i] + 1 for i in (0, 1)]
-        wide = np.zeros((*array.shape[:2], *size), array.dtype)
-        wide[:, :, :: dilations[0], :: dilations[1]] = array
-        array = wide
-    quant = t.quant
-    if quant is not None and len(quant.scale) > 1:
-        quant = Quant(quant.scale, quant.zero, 0)
-    return low.store(array.transpose(1, 2, 3, 0), quant, t.name)
-
-
-def _space(node: ir.Node, rank: int) -> int:
+def space_of(node: ir.Node, rank: int) -> int:
+    """How many axes of space a node has: one or two."""
     if rank not in (3, 4):
         raise refuse(node, f"has {rank - 2} axes of space; one and two can be written", REMEDY)
     return rank - 2
@@ -421,7 +275,8 @@ def pair(node: ir.Node, name: str) -> tuple[int, int]:
     return (1, given[0]) if len(given) == 1 else (given[0], given[1])
 
 
-def _flat(low: Lowering, x: int, space: int) -> int:
+def flat(low: Lowering, x: int, space: int) -> int:
+    """A tensor with two axes of space."""
     t = low.file.tensors[x]
     return x if space == 2 else low.reshape(x, (t.shape[0], 1, *t.shape[1:]))
 
@@ -431,10 +286,11 @@ def _flat_shape(low: Lowering, x: int) -> tuple[int, int]:
     return shape[1], shape[2]
 
 
-def _give(low: Lowering, y: int, result: layout.Shape, space: int) -> None:
+def give(low: Lowering, y: int, result: layout.Shape, space: int) -> None:
+    """Give a result that has two axes of space as the node has it."""
     if space == 1:
         y = low.reshape(y, (result[0], result[2], result[1]))
     low.give(y, layout.channels_last(len(result)))
 
 
-OPS: Mapping[str, Any] = {"Conv": conv, "ConvTranspose": conv_transpose}
+OPS: Mapping[str, Any] = {"Conv": conv}

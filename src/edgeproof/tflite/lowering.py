@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UnsupportedError
 from ..graph.rewrite import label
 from ..model import attribute
 from . import layout
+from .held import Held, Step, activation_quant, name_of, off, refuse, stored_codes, turned
 from .layout import Perm, Shape
 from .write import File, Operator, Quant, Tensor
 
@@ -31,74 +31,6 @@ if TYPE_CHECKING:
 
 HALF_FROM = 256
 """Numbers of the smallest constant that is stored as float16: biases and scalars are not worth the operator."""
-
-FUSED = {"NONE": 0, "RELU": 1, "RELU_N1_TO_1": 2, "RELU6": 3}
-"""Activations that operators take within them, by their number in the schema."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A tensor that holds a value.
-
-    Attributes:
-        tensor: Its index.
-        perm: Stored axis → axis of the value.
-        quant: What codes of the value mean; the tensor's own scale may be off by a factor.
-    """
-
-    tensor: int
-    perm: Perm
-    quant: Quant | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a step makes.
-
-    Attributes:
-        value: The real numbers: an output of the node, past an activation that the operator takes over.
-        codes: Value of the codes that are written instead; None where the graph has none.
-        quant: What they mean.
-    """
-
-    value: ir.Value
-    codes: ir.Value | None = None
-    quant: Quant | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """An ONNX node with what its operator takes over from those behind it.
-
-    Attributes:
-        node: The node.
-        results: One for each output of the node.
-        integer: Whether it runs in integers.
-        fused: Activation within the operator, one of `FUSED`.
-        bounds: Codes are cut to these real numbers behind the operator; None where they need not be.
-        bias: Constant that an addition behind the node adds.
-        covered: Nodes that need no lowering of their own.
-        scaled: It makes up for factors of what it reads itself.
-    """
-
-    node: ir.Node
-    results: tuple[Result, ...]
-    integer: bool = False
-    fused: str = "NONE"
-    bounds: tuple[float, float] | None = None
-    bias: ir.Value | None = None
-    covered: tuple[ir.Node, ...] = ()
-    scaled: bool = False
-
-    @property
-    def quant(self) -> Quant | None:
-        """What the codes of the (first) result mean."""
-        return self.results[0].quant
-
-    @property
-    def activation(self) -> int:
-        """Number of the activation within the operator."""
-        return FUSED[self.fused]
 
 
 @dataclass(slots=True)
@@ -137,7 +69,7 @@ class Lowering:
 
     def shape(self, value: ir.Value | None) -> Shape:
         """Shape of a value."""
-        return self.shapes[_name(value)]
+        return self.shapes[name_of(value)]
 
     def rank(self, value: ir.Value | None) -> int:
         """Number of its axes."""
@@ -145,13 +77,13 @@ class Lowering:
 
     def dtype(self, value: ir.Value | None) -> str:
         """Its dtype in the file."""
-        return self.dtypes[_name(value)]
+        return self.dtypes[name_of(value)]
 
     def number(self, value: ir.Value | None) -> NDArray[Any] | None:
         """The constant that a value is, weights read back from codes included; None for what is computed."""
         if value is None:
             return None
-        code = self.coded.get(_name(value))
+        code = self.coded.get(name_of(value))
         if code is not None:
             return code.real()
         found: NDArray[Any] | None = self.numbers(value)
@@ -176,7 +108,7 @@ class Lowering:
             return tuple(int(n) for n in given)
         if index >= len(node.inputs) or node.inputs[index] is None:
             return None
-        if self.shapes.get(_name(node.inputs[index])) == (0,):
+        if self.shapes.get(name_of(node.inputs[index])) == (0,):
             return ()
         return tuple(int(n) for n in self.wanted(node, index, name).reshape(-1))
 
@@ -280,7 +212,7 @@ class Lowering:
 
     def orders(self, value: ir.Value | None) -> list[Perm]:
         """The orders in which a value is held, the oldest first."""
-        return [h.perm for h in self.held.get(_name(value), ())]
+        return [h.perm for h in self.held.get(name_of(value), ())]
 
     def order(self, value: ir.Value | None) -> Perm:
         """The order to read a value in when any will do: channels last where it is held so."""
@@ -323,7 +255,7 @@ class Lowering:
 
     def form(self, value: ir.Value | None, perm: Perm | None = None, *, codes: bool) -> Held:
         """As `read`, with the precision given, and what the codes mean."""
-        name = _name(value)
+        name = name_of(value)
         want = layout.identity(self.rank(value)) if perm is None else perm
         code = self.coded.get(name)
         codes = codes and code is not None
@@ -376,13 +308,13 @@ class Lowering:
         return Held(self.emit("DEQUANTIZE", [self.plain(held)], t.shape, dtype="float32"), held.perm)
 
     def _constant(self, value: ir.Value | None, perm: Perm, codes: bool) -> None:
-        name, code = _name(value), self.coded.get(_name(value))
+        name, code = name_of(value), self.coded.get(name_of(value))
         if codes and code is not None and code.codes is not None:
             array, quant = stored_codes(code)
-            made = Held(self.store(array.transpose(perm), _turned(quant, perm), name), perm, quant)
+            made = Held(self.store(array.transpose(perm), turned(quant, perm), name), perm, quant)
         elif code is not None and code.codes is not None and code.dtype in ("int8", "uint8") and not code.block:
             array, quant = stored_codes(code)  # weights alone are codes: they stay so in the file
-            made = Held(self.unpack(self.store(array.transpose(perm), _turned(quant, perm), name)), perm)
+            made = Held(self.unpack(self.store(array.transpose(perm), turned(quant, perm), name)), perm)
         else:
             number = self.number(value)
             assert number is not None, name
@@ -392,7 +324,7 @@ class Lowering:
 
     def quant_of(self, value: ir.Value | None) -> Quant | None:
         """What the codes of an input mean, where it is held as codes."""
-        code = self.coded.get(_name(value))
+        code = self.coded.get(name_of(value))
         return None if code is None else activation_quant(code)
 
     def give(self, tensor: int, perm: Perm | None = None, output: int = 0, factor: float = 1.0) -> None:
@@ -412,7 +344,7 @@ class Lowering:
             perm = layout.identity(len(t.shape))
         if not step.integer:
             self.hold(result.value, Held(tensor, perm))
-            self.rename(tensor, _name(result.value))
+            self.rename(tensor, name_of(result.value))
             return
         own = off(result.quant, factor)
         if step.bounds is not None:
@@ -421,7 +353,7 @@ class Lowering:
             tensor = self.emit("QUANTIZE", [tensor], t.shape, dtype="int8", quant=own)
         goal = result.codes or result.value
         self.hold(goal, Held(tensor, perm, result.quant))
-        self.rename(tensor, _name(goal))
+        self.rename(tensor, name_of(goal))
 
     def _cut(self, tensor: int, bounds: tuple[float, float]) -> int:
         t = self.file.tensors[tensor]
@@ -434,7 +366,7 @@ class Lowering:
 
     def hold(self, value: ir.Value | None, held: Held) -> None:
         """Note that a tensor holds a value."""
-        self.held.setdefault(_name(value), []).insert(0, held)
+        self.held.setdefault(name_of(value), []).insert(0, held)
 
     def rename(self, tensor: int, name: str) -> None:
         """Call a tensor as the value is called, where no other is."""
@@ -443,47 +375,3 @@ class Lowering:
             self.names.discard(t.name)
             self.names.add(name)
             t.name = name
-
-
-def off(quant: Quant | None, factor: float) -> Quant | None:
-    """The scale of a tensor whose codes mean ``quant`` once a factor is made up for."""
-    return quant if quant is None or factor == 1.0 else Quant((quant.scale[0] / factor,), quant.zero)
-
-
-def stored_codes(code: Coded) -> tuple[NDArray[Any], Quant]:
-    """Codes of a constant as LiteRT has them: int8 or int32, with scale and zero point."""
-    assert code.codes is not None
-    array, shift = code.codes, 0
-    if code.dtype == "uint8":
-        array, shift = (array.astype(np.int16) - 128).astype(np.int8), 128
-    elif code.dtype != "int32":
-        array = array.astype(np.int8)
-    scale, zero = code.scale.reshape(-1), code.zero_point.reshape(-1) - shift
-    axis = 0 if code.axis is None else code.axis % array.ndim
-    return array, Quant(tuple(map(float, scale)), tuple(map(int, zero)), axis)
-
-
-def activation_quant(code: Coded) -> Quant:
-    """What codes of an activation mean, once they are int8."""
-    shift = 128 if code.dtype == "uint8" else 0
-    return Quant((float(code.scale.reshape(-1)[0]),), (int(code.zero_point.reshape(-1)[0]) - shift,))
-
-
-def _turned(quant: Quant, perm: Perm) -> Quant:
-    return Quant(quant.scale, quant.zero, perm.index(quant.axis) if len(quant.scale) > 1 else 0)
-
-
-def refuse(node: ir.Node, why: str, remedy: str) -> UnsupportedError:
-    """The error for a node that cannot be expressed.
-
-    Args:
-        node: The node.
-        why: The end of a sentence that begins with the node.
-        remedy: What to do.
-    """
-    return UnsupportedError("tflite.operator", f"{label(node)} ({node.op_type})", why, remedy)
-
-
-def _name(value: ir.Value | None) -> str:
-    assert value is not None
-    return value.name or ""

@@ -10,7 +10,8 @@ import numpy as np
 from ..model import attribute
 from . import layout
 from .elementwise import common_order
-from .lowering import Held, Lowering, refuse
+from .held import Held, refuse
+from .lowering import Lowering
 
 if TYPE_CHECKING:
     import onnx_ir as ir

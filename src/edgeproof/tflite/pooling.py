@@ -10,7 +10,8 @@ import numpy as np
 from ..model import attribute
 from . import layout
 from .convolution import REMEDY, is_same, padded, padding, pair
-from .lowering import Lowering, off, refuse
+from .held import off, refuse
+from .lowering import Lowering
 
 if TYPE_CHECKING:
     import onnx_ir as ir

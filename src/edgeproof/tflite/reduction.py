@@ -11,8 +11,9 @@ import numpy as np
 from ..model import attribute
 from . import layout
 from .elementwise import operand
+from .held import off
 from .layout import Perm
-from .lowering import Lowering, off
+from .lowering import Lowering
 from .write import Quant
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from ..model import attribute
 from . import layout
 from .elementwise import REMEDY, cast
-from .lowering import Lowering, refuse
+from .held import refuse
+from .lowering import Lowering
 
 if TYPE_CHECKING:
     import onnx_ir as ir

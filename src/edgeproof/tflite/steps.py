@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..model import attribute
-from .elementwise import limits
-from .lowering import Lowering, Result, Step, activation_quant, stored_codes
+from .activation import limits
+from .held import Result, Step, activation_quant, stored_codes
+from .lowering import Lowering
 from .write import Quant
 
 if TYPE_CHECKING:
