@@ -25,20 +25,20 @@ def test_an_engine_is_found_by_name_and_refused_by_name():
 
 def test_the_pass_teaches_a_quantised_model_what_the_float_one_does():
     model = small_cnn()
-    quantised = Int8(per_channel=False)(model, context(model, 16)).model
+    quantised = Int8(per_channel=False)(model, context(model, 64)).model
     told: list[float] = []
     taught = Context(
         lambda m: compile_for(CPU, m),
-        lambda: iter(samples(model, 48, seed=3)),
-        48,
+        lambda: iter(samples(model, 96, seed=3)),
+        96,
         CPU,
         progress=lambda _what, share: told.append(share),
         before=lambda: model,
     )
-    change = Distil(epochs=6, rate=3e-3, threads=1)(quantised, taught)
+    change = Distil(epochs=8, rate=3e-3, threads=1)(quantised, taught)
     assert change.modified
     assert change.facts["taught"] == ["y"]
-    assert len(change.facts["epochs"]) == 6
+    assert len(change.facts["epochs"]) == 8
     assert told == sorted(told)
     fresh = samples(model, 16, seed=50)
 

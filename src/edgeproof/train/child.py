@@ -122,9 +122,9 @@ def _run(command: list[str], root: Path, progress: Progress) -> list[Epoch]:
     pipe = subprocess.PIPE
     with (root / "log.txt").open("w+", encoding="utf-8", errors="replace") as log:
         process = subprocess.Popen([*command], stdin=pipe, stdout=pipe, stderr=log, text=True, encoding="utf-8")
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
-            assert process.stdin is not None
-            assert process.stdout is not None
             process.stdin.write(f"{root.absolute()}\n")
             process.stdin.close()
             for line in process.stdout:
@@ -139,6 +139,7 @@ def _run(command: list[str], root: Path, progress: Progress) -> list[Epoch]:
         finally:
             process.kill()
             process.wait()
+            process.stdout.close()
         if code != 0:
             log.seek(0)
             last = [t for t in log.read()[-4000:].splitlines() if t.strip()]
