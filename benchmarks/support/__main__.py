@@ -35,6 +35,17 @@ PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "ncnn": "ncnn"
 """Backend → the package whose version is told."""
 
 
+COMMON = tuple(
+    """
+    Conv Relu MaxPool AveragePool GlobalAveragePool Gemm MatMul Add Mul Sub Div Concat Reshape Transpose Flatten
+    Clip Sigmoid HardSigmoid HardSwish Softmax BatchNormalization LayerNormalization ConvTranspose Resize Slice
+    Split Squeeze Unsqueeze Gather Shape Cast Pad ReduceMean Pow Sqrt Erf Gelu Tanh LeakyRelu PRelu Expand Where
+    TopK ArgMax QuantizeLinear DequantizeLinear LSTM GRU Exp Log Identity ReduceSum ReduceMax DepthToSpace
+    SpaceToDepth InstanceNormalization NonMaxSuppression Elu Max Min Equal Range ConstantOfShape Tile Neg Abs
+    Floor Dropout Einsum GlobalMaxPool Not And Greater Less
+    """.split()  # noqa: SIM905 (a list would be a line each)
+)
+"""Operators that most models have."""
 WAITING = 20
 """Wall seconds that are waited for each CPU second of a test's limit: the machine may be busy, or the test may hang."""
 STARTING_S = 600.0
@@ -113,25 +124,42 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=60, help="CPU seconds of one test")
     parser.add_argument("--ops", default="", help="only these, and nothing is written")
     parser.add_argument("--minutes", type=float, default=0, help="stop asking after this long; what is left is unknown")
+    parser.add_argument("--resume", action="store_true", help="keep the rows of the table that is there")
     args = parser.parse_args()
     target, runs = find(args.backend, args.device)
-    child = Child(args.backend, target.device, args.limit)
+    path = TABLES / f"{target.backend}-{target.device}.json"
     operators: dict[str, dict[str, list[Any]]] = {}
+    if args.resume and path.is_file():
+        operators = json.loads(path.read_text(encoding="utf-8"))["operators"]
+    child = Child(args.backend, target.device, args.limit)
     end = time.monotonic() + args.minutes * 60 if args.minutes else float("inf")
-    asked = [op for op in suite() if not args.ops or op in args.ops.split(",")]
-    for precision in PRECISIONS:
+    asked = [op for op in ordered() if not args.ops or op in args.ops.split(",")]
+    missed: set[str] = set()
+    try:
         for op in asked:
-            if time.monotonic() < end:
+            for precision in PRECISIONS:
+                if precision in operators.get(op, {}):
+                    continue
+                if time.monotonic() > end:
+                    missed.add(precision)
+                    continue
                 row = summed([child.ask(op, name, precision) for name in chosen(op, args.most)])
                 if row:
                     operators.setdefault(op, {})[precision] = row
+    finally:
+        child.close()
+    for precision in PRECISIONS:
         print(precision, Counter(r[precision][0] for r in operators.values() if precision in r), flush=True)
-    child.close()
     if args.ops:
         print(json.dumps(operators, indent=1))
         return 0
-    write(target.name, runs, operators)
+    write(path, target.name, runs, operators, sorted(missed))
     return 0
+
+
+def ordered() -> list[str]:
+    """Every operator, those that most models have first: a run that is cut short has asked for these."""
+    return [*(op for op in COMMON if op in suite()), *(op for op in suite() if op not in COMMON)]
 
 
 def summed(found: list[dict[str, str]]) -> list[Any]:
@@ -145,8 +173,8 @@ def summed(found: list[dict[str, str]]) -> list[Any]:
     return [state, counts["runs"] + counts["falls back"], len(asked), why]
 
 
-def write(name: str, runs: bool, operators: dict[str, dict[str, list[Any]]]) -> None:
-    backend, _, device = name.partition(":")
+def write(path: Path, name: str, runs: bool, operators: dict[str, dict[str, list[Any]]], missed: list[str]) -> None:
+    backend = name.partition(":")[0]
     try:
         runtime = version(PACKAGES.get(backend, backend))
     except PackageNotFoundError:
@@ -160,9 +188,9 @@ def write(name: str, runs: bool, operators: dict[str, dict[str, list[Any]]]) -> 
     rows = []
     for op, row in sorted(operators.items()):
         rows.append(f"  {json.dumps(op)}: {json.dumps(row, ensure_ascii=False)}")
-    head = json.dumps({"runtime": name, "source": source}, indent=1, ensure_ascii=False)
+    about = {"runtime": name, "source": source, **({"unfinished": missed} if missed else {})}
+    head = json.dumps(about, indent=1, ensure_ascii=False)
     text = head[:-2] + ',\n "operators": {\n' + ",\n".join(rows) + "\n }\n}\n"
-    path = TABLES / f"{backend}-{device}.json"
     json.loads(text)
     path.write_text(text, encoding="utf-8")
     print(path.relative_to(ROOT), len(operators), "operators")

@@ -53,6 +53,7 @@ class Table:
         source: That, in words: versions, or the document.
         otherwise: What becomes of an operator that is not listed.
         operators: Operator (``domain:Operator`` outside ONNX's own) → precision → what becomes of it.
+        unfinished: Precisions in which not every operator was asked for.
     """
 
     runtime: str
@@ -61,6 +62,7 @@ class Table:
     source: str
     otherwise: State
     operators: Mapping[str, Mapping[str, Entry]]
+    unfinished: tuple[str, ...] = ()
 
     def entry(self, operator: str, precision: Precision) -> Entry:
         """What becomes of an operator.
@@ -75,6 +77,8 @@ class Table:
         if precision in row:
             return row[precision]
         single = row.get("fp32", Entry("unknown", why="was not tested"))
+        if precision in self.unfinished:
+            return Entry("unknown", why="was not tested")
         if precision == "int8" and single.state == "runs" and "fp16" in row:
             return Entry("falls back", why="has no integer form here: computed in float, between conversions")
         return single if precision == "fp16" and single.state == "fails" else Entry("unknown", why="was not tested")
@@ -124,7 +128,8 @@ def _read(path: Path) -> Table:
         op: {precision: _entry(cell) for precision, cell in row.items()} for op, row in value["operators"].items()
     }
     title = value.get("title") or value["runtime"]
-    return Table(value["runtime"], title, kind, words, value.get("otherwise", "unknown"), operators)
+    unfinished = tuple(value.get("unfinished", ()))
+    return Table(value["runtime"], title, kind, words, value.get("otherwise", "unknown"), operators, unfinished)
 
 
 def _entry(cell: Iterable[Any]) -> Entry:
