@@ -25,7 +25,7 @@ class Options:
 
     Attributes:
         train: Batch norm keeps learning its statistics, dropout drops.
-        quantised: ``exact``, ``decomposed`` or ``straight_through``.
+        quantised: ``exact`` or ``decomposed``.
         scalars: One-element operands of arithmetic are parameters too.
     """
 

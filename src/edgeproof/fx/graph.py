@@ -47,7 +47,7 @@ FAMILIES = (
     recurrent, control_flow, sequences, signals, detection,
 )  # fmt: skip
 """Files that claim operators."""
-QUANTISED = ("exact", "decomposed", "straight_through")
+QUANTISED = ("exact", "decomposed")
 OLDEST = 7
 """Opset from which on operators broadcast as they do now; an older model is raised to it."""
 
@@ -98,8 +98,8 @@ def import_model(
         fixed: Refuse inputs with open dimensions.
         train: Batch norms become layers that keep learning their statistics; dropouts drop.
         quantised: How QuantizeLinear and DequantizeLinear come out: ``exact``, as ONNX defines them; ``decomposed``, as
-            the calls of ``torch.ops.quantized_decomposed`` that partitioners look for; ``straight_through``, with the
-            numbers of ``exact`` and gradients for weights and scales.
+            the calls of ``torch.ops.quantized_decomposed`` that partitioners look for. Training brings its own
+            `operators` for them.
         scalars: Stored one-element operands of arithmetic are parameters too. Otherwise they are numbers, such as the 3
             and the 6 of a hard swish.
         operators: Functions that replace or add to those of `claimed`.

@@ -3,8 +3,6 @@
 ``exact``: divide, round half to even, add the zero point, saturate. ``decomposed``: calls of
 ``torch.ops.quantized_decomposed``, which ExecuTorch's and other partitioners look for; they multiply by the reciprocal
 of the scale, so a code may differ by one where a value lies within a rounding error of half a step.
-``straight_through``: the numbers of ``exact``, with codes held as floats and rounding passed over by gradients. What is
-clipped has no gradient, and the scales are parameters whose gradient is that of LSQ (Esser et al., equation 3).
 """
 
 from __future__ import annotations
@@ -38,7 +36,6 @@ RANGES = {
 def quantize(n: Call) -> Value:
     """QuantizeLinear, per tensor, along an axis, or in blocks."""
     name = _code_type(n, 2, n.node.outputs[0])
-    learned = n.options.quantised == "straight_through" and not name.startswith("FLOAT8")
     scale, zero = bare(n[1]), bare(n[2]) if n.has(2) else None
     axis, block = n.attr("axis", 1), n.attr("block_size", 0)
     if name.startswith("FLOAT8"):
@@ -50,15 +47,12 @@ def quantize(n: Call) -> Value:
         made = _decomposed(n, "quantize", n[0], scale, zero, (axis, low, high, dtype))
         if made is not None:
             return made
-    scale = n[1] if learned else scale
     scale, zero = _aligned(n, scale, axis, block), None if zero is None else _aligned(n, zero, axis, block)
     wide = n.torch.float64 if name == "INT32" else n.torch.float32
-    rounding = quantising.rounded if learned else n.torch.round
-    steps = n.build.emit(rounding, n.build.emit(n.torch.div, _in(n, n[0], wide), _in(n, scale, wide)))
+    steps = n.build.emit(n.torch.round, n.build.emit(n.torch.div, _in(n, n[0], wide), _in(n, scale, wide)))
     if zero is not None and not _zero(zero):
         steps = n.build.emit(n.torch.add, steps, _in(n, zero, wide))
-    codes = n.build.emit(n.torch.clamp, steps, low, high)
-    return codes if learned else n.build.emit("to", codes, dtype)
+    return n.build.emit("to", n.build.emit(n.torch.clamp, steps, low, high), dtype)
 
 
 def dequantize(n: Call) -> Value:
@@ -76,7 +70,6 @@ def dequantize(n: Call) -> Value:
     # A bias in 32 bits is a number like any other to what runs the graph.
     call = n.call if n.options.quantised == "decomposed" and name == "INT32" else n.build.emit
     target = n.build.dtype(scale) or n.torch.float32
-    scale = n[1] if n.options.quantised == "straight_through" else scale
     scale = _aligned(n, scale, axis, block)
     made_of: Any = _in(n, codes, target) if n.floating() else call("to", codes, target)
     if zero is not None and not _zero(zero):

@@ -12,13 +12,6 @@ def register() -> None:
     import torch.ao.quantization.fx._decomposed  # noqa: F401
 
 
-def rounded(x: Any) -> Any:
-    """Round half to even, while gradients pass as if it were not there. The sum is exact."""
-    import torch
-
-    return x + (torch.round(x) - x).detach()
-
-
 def aligned(value: Any, x: Any, axis: int, block: int) -> Any:
     """A scale or zero point in a shape that broadcasts over ``x``."""
     if block:
