@@ -67,13 +67,19 @@ def main() -> None:
     if args.what == "zoo":
         with tempfile.TemporaryDirectory() as folder:
             rows = zoo(Path(folder), args.only, args.modelopt)
-        (args.out / "zoo.json").write_text(json.dumps(rows, indent=1) + "\n")
+        write(args.out / "zoo.json", rows)
     elif args.what == "suite":
         with tempfile.TemporaryDirectory() as folder:
             rows = suite(Path(folder), args.part, args.parts)
         name = "suite.json" if args.parts == 1 else f"suite-{args.part}-of-{args.parts}.json"
-        (args.out / name).write_text(json.dumps(rows, indent=1) + "\n")
+        write(args.out / name, rows)
     print(table(args.out))
+
+
+def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """One row a line; of what was built, counts only."""
+    shown = [{k: v for k, v in r.items() if k not in ("exit_code", "hint", "cpu_s")} for r in rows]
+    path.write_text("[\n" + ",\n".join(json.dumps(r) for r in shown) + "\n]\n")
 
 
 def zoo(folder: Path, only: Sequence[str], modelopt: str) -> list[dict[str, Any]]:

@@ -59,11 +59,11 @@ class Toolchain:
 TOOLCHAINS: Mapping[str, Toolchain] = {
     "openvino": Toolchain((("openvino>=2025",),), "openvino", size="250 MB"),
     "torch": Toolchain(
-        (("torch>=2.9",),),
+        (("torch==2.13.0",),),
         "torch",
         own=True,
         size="700 MB without CUDA, 5 GB with",
-        note="on Linux, pip takes the CUDA build unless PIP_EXTRA_INDEX_URL names PyTorch's index of CPU builds",
+        note="on Linux, pip takes the CUDA build unless PIP_INDEX_URL names PyTorch's index of CPU builds",
     ),
     "litert": Toolchain((("ai-edge-litert>=2.1",),), "ai_edge_litert", size="140 MB"),
     "ncnn": Toolchain(

@@ -1,4 +1,4 @@
-"""Tests that need OpenVINO: ``scripts/test-openvino`` runs them, in an environment of their own."""
+"""Tests that need OpenVINO: ``scripts/test-with openvino`` runs them, in an environment of their own."""
 
 import importlib.util
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 SAME, VALID = 0, 1
 FEW = 4
 """Channels of an image, for which an integer kernel by stride 2 is best computed in blocks."""
+SMALLEST = 2.0**-31
+"""Ratio of the accumulator's scale to the result's below which XNNPACK leaves a layer to slow kernels."""
 REMEDY = "leave this model to another runtime, or change the layer"
 
 
@@ -246,12 +248,25 @@ def spread(low: Lowering, tensor: int, shape: layout.Shape) -> int:
 
 
 def scaled_weight(low: Lowering, node: ir.Node, x: int, weight: int) -> int:
-    """A stored weight that makes up for a factor on the scale of the layer's input."""
-    factor = low.factor(x, node.inputs[0]) if low.at.integer else 1.0
-    t = low.file.tensors[weight]
-    if factor == 1.0 or t.quant is None or t.data is None:
+    """A stored weight that makes up for a factor on the scale of the layer's input, and whose scales kernels take.
+
+    A channel that cannot move its result by one code (a dead one, with a scale near nothing) becomes zeros.
+    """
+    t, source, out = low.file.tensors[weight], low.file.tensors[x].quant, low.at.quant
+    if not low.at.integer or t.quant is None or t.data is None or source is None or out is None:
         return weight
-    return low.store(t.data, Quant(tuple(s * factor for s in t.quant.scale), t.quant.zero, t.quant.axis), t.name)
+    factor = low.factor(x, node.inputs[0])
+    scale = np.asarray(t.quant.scale) * factor
+    least = out.scale[0] / source.scale[0] * SMALLEST
+    dead = scale < least
+    if factor == 1.0 and not dead.any():
+        return weight
+    data = t.data
+    if dead.any():
+        scale = np.where(dead, out.scale[0] / source.scale[0] * 2.0**-20, scale)
+        shape = [-1 if i == t.quant.axis and scale.size > 1 else 1 for i in range(data.ndim)]
+        data = np.where(dead.reshape(shape), 0, data).astype(data.dtype)
+    return low.store(data, Quant(tuple(map(float, scale)), t.quant.zero, t.quant.axis), t.name)
 
 
 def weight_form(low: Lowering, node: ir.Node, perm: layout.Perm) -> int:
