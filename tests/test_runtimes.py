@@ -31,6 +31,6 @@ def test_a_misspelt_device_is_named_with_the_nearest():
 
 def test_ranges_are_measured_on_this_processor_for_a_device_elsewhere():
     planned = runtimes.find_target("orin-nx:gpu", {}, run=False)
-    assert runtimes.where_it_runs(planned).name == "onnxruntime:cpu"
+    assert runtimes.observer(planned).name == "onnxruntime:cpu"
     here = runtimes.find_target("reference:cpu", {})
-    assert runtimes.where_it_runs(here) == here
+    assert runtimes.observer(here) == here

@@ -24,7 +24,7 @@ from .quant import explain
 from .quant.calibration import observed
 from .quant.latency import layer_times, owners
 from .recipe import Recipe
-from .runtimes import backend, compile_for
+from .runtimes import backend, compile_for, observer
 from .target import Target
 from .trial import Candidate, Setup, apply_recipe, calibration_feeds
 
@@ -71,7 +71,7 @@ def _quantised(setup: Setup, candidate: Candidate, model: Model, clean: Candidat
     keys = explain.layer_keys(model)
     samples = (setup.dataset[index].feeds for index in setup.parts.search[:ERROR_EXAMPLES])
     try:
-        seen = explain.measure(model, lambda m: compile_for(setup.target, m), samples, reference)
+        seen = explain.measure(model, lambda m: compile_for(observer(setup.target), m), samples, reference)
         after, before = (
             layer_times(owners(m.graph.graph, keys), _executed(setup, candidate.target, m)) for m in (model, reference)
         )
@@ -99,7 +99,7 @@ def _unquantised(setup: Setup, recipe: Recipe, change: Any, clean: Candidate | N
     if clean is not None and clean.recipe.steps == steps:
         return load_model(clean.path)
     context = Context(
-        lambda m: compile_for(setup.target, m),
+        lambda m: compile_for(observer(setup.target), m),
         lambda: calibration_feeds(setup),
         len(setup.parts.calibration),
         setup.target,
@@ -166,8 +166,8 @@ def _errors(setup: Setup, reference: Model, model: Model) -> list[dict[str, Any]
     names = [n for n in ops if n in theirs and ops[n] not in ("QuantizeLinear", "Constant")][:MOST_TENSORS]
     try:
         one, two = (
-            compile_for(setup.target, observed(reference, names)),
-            compile_for(setup.target, observed(model, names)),
+            compile_for(observer(setup.target), observed(reference, names)),
+            compile_for(observer(setup.target), observed(model, names)),
         )
     except EdgeproofError:
         return []

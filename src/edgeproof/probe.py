@@ -18,7 +18,7 @@ from .protocols import Progress, Session
 from .quant import latency, sensitivity
 from .quant.switched import Switched, keep_patterns, switched
 from .recipe import Recipe, Step
-from .runtimes import backend, compile_for
+from .runtimes import backend, compile_for, observer
 from .trial import Setup, build, made
 
 HELD_OUT = 8
@@ -174,7 +174,7 @@ class Prober:
 
     @property
     def _compile(self) -> Callable[[Model], Session]:
-        return lambda model: compile_for(self.setup.target, model)
+        return lambda model: compile_for(observer(self.setup.target), model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,11 +40,23 @@ def compile_for(target: Target, model: Model) -> Session:
     return backend(target.backend).compile(model, target)
 
 
-def where_it_runs(target: Target) -> Target:
-    """A target, or ONNX Runtime's CPU for one that can only be built for here: ranges are the model's own."""
-    found = backend(target.backend)
-    here = [t.name for t in found.targets()] if found.missing() is None else []
-    return target if f"{target.backend}:{target.device}" in here else find_target("onnxruntime:cpu", {})
+def observer(target: Target) -> Target:
+    """Where a model is run to look into it: for ranges, for the error of a layer, for every tensor as an output.
+
+    Returns:
+        The target itself when it runs here and takes graphs as they are; else ONNX Runtime's CPU, since numbers inside a
+        model are its own, and compiling it for another runtime with hundreds of outputs takes minutes or fails.
+    """
+    found = backend(target.backend) if target.backend in _DIRECT else None
+    here = [t.name for t in found.targets()] if found is not None and found.missing() is None else []
+    if f"{target.backend}:{target.device}" in here:
+        return target
+    threads = target.settings.get("threads")
+    return find_target("onnxruntime:cpu", {"threads": threads} if isinstance(threads, int) else {})
+
+
+_DIRECT = ("onnxruntime", "openvino", "reference")
+"""Backends that load ONNX as it is, in an instant."""
 
 
 def python_for(backends: Iterable[str]) -> str:

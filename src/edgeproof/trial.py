@@ -28,7 +28,7 @@ from .policy import Policy
 from .protocols import Context, Dataset, Progress
 from .quant import cache
 from .recipe import Recipe
-from .runtimes import compile_for
+from .runtimes import compile_for, observer
 from .target import Target
 from .workspace import Workspace
 
@@ -173,7 +173,7 @@ def _applied(setup: Setup, recipe: Recipe, progress: Progress) -> tuple[Model, l
     if start:
         setup.made[keys[start]] = (model, changes)  # now the latest
     context = Context(
-        compile=lambda m: compile_for(setup.target, m),
+        compile=lambda m: compile_for(observer(setup.target), m),
         feeds=lambda: calibration_feeds(setup),
         samples=len(setup.parts.calibration),
         target=setup.target.with_settings(recipe.runtime),

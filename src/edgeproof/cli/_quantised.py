@@ -64,9 +64,9 @@ def _float_model(folder: Path | None) -> Path | None:
 
 
 def _compile(target: Target) -> Callable[[Model], Session]:
-    from ..runtimes import compile_for, where_it_runs
+    from ..runtimes import compile_for, observer
 
-    place = where_it_runs(target)
+    place = observer(target)
     return lambda model: compile_for(place, model)
 
 

@@ -146,10 +146,10 @@ def _given(args: argparse.Namespace, name: str, implementation: type[Any]) -> di
 def _context(args: argparse.Namespace, model: Model, progress: Progress) -> Context:
     from ..model import load_model
     from ..protocols import Context
-    from ..runtimes import compile_for, find_target, where_it_runs
+    from ..runtimes import compile_for, find_target, observer
 
     target = find_target(args.target, {}, run=False)
-    place = where_it_runs(target)
+    place = observer(target)
     before = None if args.before is None else partial(load_model, args.before)
     if args.data is None:
         return Context(lambda m: compile_for(place, m), target=target, seed=args.seed, progress=progress, before=before)
