@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -71,7 +72,7 @@ def _quantised(setup: Setup, candidate: Candidate, model: Model, clean: Candidat
     keys = explain.layer_keys(model)
     samples = (setup.dataset[index].feeds for index in setup.parts.search[:ERROR_EXAMPLES])
     try:
-        seen = explain.measure(model, lambda m: compile_for(observer(setup.target), m), samples, reference)
+        seen = explain.measure(model, partial(compile_for, observer(setup.target)), samples, reference)
         after, before = (
             layer_times(owners(m.graph.graph, keys), _executed(setup, candidate.target, m)) for m in (model, reference)
         )
@@ -99,7 +100,7 @@ def _unquantised(setup: Setup, recipe: Recipe, change: Any, clean: Candidate | N
     if clean is not None and clean.recipe.steps == steps:
         return load_model(clean.path)
     context = Context(
-        lambda m: compile_for(observer(setup.target), m),
+        partial(compile_for, observer(setup.target)),
         lambda: calibration_feeds(setup),
         len(setup.parts.calibration),
         setup.target,

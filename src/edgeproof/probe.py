@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any, final
 
@@ -174,7 +175,7 @@ class Prober:
 
     @property
     def _compile(self) -> Callable[[Model], Session]:
-        return lambda model: compile_for(observer(self.setup.target), model)
+        return partial(compile_for, observer(self.setup.target))
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ def observer(target: Target) -> Target:
     """Where a model is run to look into it: for ranges, for the error of a layer, for every tensor as an output.
 
     Returns:
-        The target itself when it runs here and takes graphs as they are; else ONNX Runtime's CPU, since numbers inside a
-        model are its own, and compiling it for another runtime with hundreds of outputs takes minutes or fails.
+        The target itself when it runs here and takes graphs as they are; else ONNX Runtime's CPU, since numbers inside
+        a model are its own, and compiling it for another runtime with hundreds of outputs takes minutes or fails.
     """
     found = backend(target.backend) if target.backend in _DIRECT else None
     here = [t.name for t in found.targets()] if found is not None and found.missing() is None else []

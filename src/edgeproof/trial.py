@@ -173,7 +173,7 @@ def _applied(setup: Setup, recipe: Recipe, progress: Progress) -> tuple[Model, l
     if start:
         setup.made[keys[start]] = (model, changes)  # now the latest
     context = Context(
-        compile=lambda m: compile_for(observer(setup.target), m),
+        compile=partial(compile_for, observer(setup.target)),
         feeds=lambda: calibration_feeds(setup),
         samples=len(setup.parts.calibration),
         target=setup.target.with_settings(recipe.runtime),
