@@ -41,7 +41,8 @@ def _sources(found: Sequence[Table]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for t in found:
         counts = [_count(t, state) for state in MARKS]
-        yield f"| `{t.runtime}` | {t.kind} | {t.source} | {' | '.join(counts)} |"
+        source = f"{t.source}; **not finished**" if t.unfinished else t.source
+        yield f"| `{t.runtime}` | {t.kind} | {source} | {' | '.join(counts)} |"
     yield ""
     yield "Counts are of operators in FP32 / FP16 / INT8."
     yield ""
