@@ -32,7 +32,7 @@ from ..runtimes import compile_for, find_target
 from .fit import Epoch, Sample, Training, fit
 from .losses import Term
 
-ENGINES = ("torch",)
+ENGINES = ("torch", "tinygrad")
 """Engines, the fastest on a processor first."""
 
 HELD_BYTES = 1 << 28

@@ -13,7 +13,6 @@ import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, final
 
@@ -21,25 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import toolchain
-from ..errors import InputError
 from ..fx import import_model
 from ..fx.call import Call, Handler
 from ..fx.quantisation import RANGES, bare, quantize
 from ..fx.quantising import aligned
 from ..fx.values import Constant, Value
-from ..model import Model, attribute, graphs
+from ..model import Model
 from ..protocols import Engine, Outputs
-from ..quant.calibration import observed
 from .fit import Training
+from .learning import nothing_trained, share, trained, wanted_of, watched, written
 from .losses import Term
-from .quantisers import Held, Points, find
+from .quantisers import Points, find
 
 if TYPE_CHECKING:
     from ..dataset import Feeds
-
-
-LEAST_SIZE = 1e-3
-"""A tensor of zeros, such as a fresh bias, is taken to be of this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +66,7 @@ class TorchLearner:
         torch.manual_seed(training.seed)
         self._torch, self._model, self._training = torch, model, training
         self._points = find(model, original)
-        names = tuple(dict.fromkeys(t.tensor for t in training.terms))
-        self._names = names or tuple(o.name for o in model.outputs)
-        seen = observed(model, self._names, alone=True)
-        self._names = tuple(o.name for o in seen.outputs)
-        absent = [t.tensor for t in training.terms if t.tensor not in self._names]
-        if absent:
-            raise InputError(
-                "train.tensor", absent[0], f"is no tensor of {model.name}", "name an output, or a tensor that both have"
-            )
+        seen, self._names = watched(model, training)
         self._factors: dict[str, float] = {}
         self._imported = import_model(seen, train=training.norms == "trained", operators=self._operators())
         self._module = self._imported.module.to(training.device)
@@ -178,10 +164,10 @@ class TorchLearner:
         """The graph with what was learned: floats as floats, what was held in codes as codes again."""
         named = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
         table = {
-            onnx: named[ours].detach().float().cpu()
+            onnx: named[ours].detach().float().cpu().numpy()
             for ours, onnx in (*self._imported.parameters.items(), *self._imported.buffers.items())
         }
-        return written(self._model, self._points, table, self._torch)
+        return written(self._model, self._points, table)
 
     def close(self) -> None:
         """Free the module."""
@@ -200,7 +186,12 @@ class TorchLearner:
         device = self._training.device
         loss = sum(
             term.weight
-            * _term(self._torch, term, found[term.tensor].float(), _wanted(self._torch, term, wanted, device))
+            * _term(
+                self._torch,
+                term,
+                found[term.tensor].float(),
+                self._torch.from_numpy(wanted_of(term, wanted)).to(device),
+            )
             for term in self._training.terms
         )
         if self._training.l1:
@@ -213,22 +204,20 @@ class TorchLearner:
         torch, training = self._torch, self._training
         groups: list[dict[str, Any]] = []
         for name, parameter in self._module.named_parameters():
-            if not _trained(self._imported.parameters.get(name, ""), training.only):
+            if not trained(self._imported.parameters.get(name, ""), training.only):
                 parameter.requires_grad_(False)
                 continue
             scale = name in self._scales
-            size = max(float(parameter.detach().square().mean().sqrt()), 0.0 if scale else LEAST_SIZE)
+            size = float(parameter.detach().square().mean().sqrt())
             groups.append(
                 {
                     "params": [parameter],
-                    "share": size * training.scale_rate if scale else size,
+                    "share": share(size, training, scale=scale),
                     "weight_decay": training.decay if parameter.dim() > 1 and not scale else 0.0,
                 }
             )
         if not groups:
-            raise InputError(
-                "train.only", ", ".join(training.only), "is no trained tensor", "leave 'only' out to train all"
-            )
+            raise nothing_trained(training)
         if training.optimizer == "sgd":
             return torch.optim.SGD(groups, lr=1.0, momentum=0.9, nesterov=True)
         return torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.99))
@@ -260,63 +249,6 @@ class TorchLearner:
             "QuantizeLinear": lambda n: _quantize(n, learn, self._factors),
             "DequantizeLinear": lambda n: _dequantize(n, self._points, learn, self._factors),
         }
-
-
-def written(model: Model, points: Points, table: Mapping[str, Any], torch: Any) -> Model:
-    """A model with trained tensors in the place of the stored ones; codes are rounded from the trained floats.
-
-    Args:
-        model: What was trained.
-        points: Its quantisers.
-        table: Name of a stored tensor → float32 torch tensor; for codes, the floats behind them.
-        torch: The package.
-    """
-    clone = model.graph.clone()
-    for graph in graphs(clone):
-        stored = graph.initializers
-        for node in graph:
-            codes = node.inputs[0] if node.op_type == "DequantizeLinear" else None
-            held = points.held.get(codes.name or "") if codes is not None else None
-            if codes is None or held is None or held.name not in table:
-                continue
-            if held.tied:
-                pair = (_stored(torch, table, stored, name) for name in held.tied)
-                _store(stored[held.scale], (next(pair) * next(pair)).numpy())
-            scale = _stored(torch, {} if held.tied else table, stored, held.scale)
-            zero = node.inputs[2] if len(node.inputs) > 2 else None
-            point = None if zero is None else _stored(torch, {}, stored, zero.name or "")
-            axis, block = int(attribute(node, "axis", 1)), int(attribute(node, "block_size", 0))
-            made = rounded(_wide(table[held.name], held), scale, point, held.low, held.high, axis, block)
-            _store(codes, made.numpy())
-        for name, value in stored.items():
-            if name in table and name not in points.held:
-                _store(value, table[name].numpy())
-    return Model.of(clone, model.name)
-
-
-def _stored(torch: Any, table: Mapping[str, Any], stored: Mapping[str, Any], name: str) -> Any:
-    """A tensor as it was trained, or else as the file has it."""
-    if name in table:
-        return table[name]
-    array = stored[name].const_value.numpy()
-    return torch.from_numpy(array.astype(np.float32 if array.dtype.kind == "f" else np.int64))
-
-
-def _store(value: Any, array: NDArray[Any]) -> None:
-    import onnx_ir as ir
-
-    old = value.const_value
-    if not np.isfinite(array).all():
-        raise InputError(
-            "train.not_finite", value.name, "was trained to NaN or infinity", "use a lower rate, or clip the gradients"
-        )
-    new = array.reshape(old.numpy().shape).astype(old.numpy().dtype)
-    value.const_value = ir.Tensor(new, dtype=old.dtype, name=old.name)
-
-
-def _wide(x: Any, held: Held) -> Any:
-    """Counts of 32 bits need more digits than float32 has."""
-    return x.double() if held.high > 1 << 24 else x
 
 
 def _quantize(n: Call, learn: bool, factors: dict[str, float]) -> Value:
@@ -422,24 +354,6 @@ def _term(torch: Any, term: Term, got: Any, wanted: Any) -> Any:
         return functional.cross_entropy(got.reshape(-1, got.shape[-1]), wanted.long().reshape(-1))
     one, other = (functional.normalize(v.reshape(len(v), -1), dim=1) for v in (got, wanted))
     return ((one @ one.T - other @ other.T) ** 2).mean()
-
-
-LABELS = "labels"
-"""Where class indices stand among what is wanted."""
-
-
-def _wanted(torch: Any, term: Term, wanted: Outputs, device: str) -> Any:
-    name = LABELS if term.kind == "cross_entropy" else term.tensor
-    if name not in wanted:
-        raise InputError(
-            "train.wanted", name, f"is not given, and the loss {term.kind} needs it", "give it, or drop the term"
-        )
-    return torch.from_numpy(np.array(wanted[name])).to(device)
-
-
-def _trained(name: str, only: tuple[str, ...]) -> bool:
-    """Whether a tensor may change."""
-    return not only or any(fnmatchcase(name, pattern) for pattern in only)
 
 
 IMPL: type[Engine] = Torch
