@@ -219,3 +219,9 @@ def test_the_graph_that_was_given_is_not_renamed():
 
 def test_the_target_wants_what_the_scheme_says():
     assert all(target.scheme == OPENVINO for target in IMPL().targets())
+
+
+def test_an_input_that_only_a_dropout_reads_is_still_fed():
+    model = net([node("Dropout", ["x"], ["d"], name="drop"), node("Relu", ["d"], ["y"], name="relu")])
+    feeds = samples(model, 1)[0]
+    np.testing.assert_array_equal(outputs(model, feeds)["y"], np.maximum(feeds["x"], 0))

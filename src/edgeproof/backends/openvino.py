@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..errors import InputError, UnsupportedError
 from ..files import ended, replacing, write_bytes
+from ..graph.naming import named
 from ..measurement import LayerTime, Placement
 from ..model import PROTO_LIMIT_BYTES, Model, save_model, weight_bytes
 from ..protocols import Backend, Built, Outputs, Progress
@@ -158,7 +159,8 @@ class OpenVinoSession:
         """
         self._check(feeds)
         try:
-            values = self._request.infer(dict(feeds), share_inputs=True)
+            # By index: an input that only a Dropout reads loses its name when OpenVINO removes that.
+            values = self._request.infer({i: feeds[n] for i, n in enumerate(self._inputs)}, share_inputs=True)
         except Exception as e:
             raise self._bad_feeds(feeds, " ".join(str(e).split())[-200:]) from e
         self._runs += 1
@@ -189,7 +191,7 @@ class OpenVinoSession:
         for index, feeds in enumerate(batches):
             self._check(feeds)
             try:
-                queue.start_async(dict(feeds), index)
+                queue.start_async({i: feeds[n] for i, n in enumerate(self._inputs)}, index)
             except Exception as e:
                 queue.wait_all()
                 raise self._bad_feeds(feeds, " ".join(str(e).split())[-200:]) from e
@@ -282,17 +284,11 @@ def read(core: Any, model: Model) -> Any:
         core: An ``openvino.Core``.
         model: From memory, or from a temporary file where its weights are too large for one message.
     """
-    named = Model(model.name, model.digest, model.inputs, model.outputs, model.graph.clone())
-    taken = {node.name for node in named.graph.graph}
-    for node in named.graph.graph:
-        first = node.outputs[0].name if node.outputs else ""
-        if not node.name and first and first not in taken:
-            node.name = first
-            taken.add(first)
+    called = named(model)
     if weight_bytes(model.graph) <= PROTO_LIMIT_BYTES:
-        return core.read_model(model=named.to_bytes())
+        return core.read_model(model=called.to_bytes())
     folder = Path(tempfile.mkdtemp(prefix="edgeproof-openvino-"))
-    made = core.read_model(str(save_model(named, folder / "model.onnx")))
+    made = core.read_model(str(save_model(called, folder / "model.onnx")))
     weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)  # weights are mapped from the file
     return made
 
@@ -357,8 +353,8 @@ def _asked(core: Any, target: Target, devices: str) -> list[str]:
         UnsupportedError: target.not_installed, for a device that is not here; the runtime may take another silently.
     """
     here = list(core.available_devices)
-    named = [d.strip().upper() for d in devices.split(",") if d.strip()]
-    wanted = (named or here) if target.device in CHOOSING else [target.device.upper()]
+    listed = [d.strip().upper() for d in devices.split(",") if d.strip()]
+    wanted = (listed or here) if target.device in CHOOSING else [target.device.upper()]
     for name in wanted:
         if not any(h == name or h.startswith(f"{name}.") for h in here):
             raise UnsupportedError(
