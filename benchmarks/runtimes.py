@@ -1,7 +1,7 @@
 """Every runtime × model × precision: builds, agreement, latency beside FP32 ONNX Runtime, size, build time.
 
-The float model is the same for all; FP16 and INT8 are made on it by our own passes, INT8 in the scheme of the
-target. All legs of a model are measured interleaved in one run, one thread each; a runtime that lives in a Python of its
+The float model is the same for all; FP16 and INT8 are made on it by our own passes, INT8 in the target's scheme. All
+legs of a model are measured interleaved in one run, one thread each; a runtime that lives in a Python of its
 own is timed there. Rows are kept as they are made, so an interrupted run goes on:
 
     scripts/bench runtimes --out FOLDER [--tasks scenes,turned] [--targets openvino:cpu,litert:cpu]

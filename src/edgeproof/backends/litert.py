@@ -6,10 +6,8 @@ ONNX model is, whatever order of axes the file has. The interpreter keeps no tim
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -27,6 +25,7 @@ from ..quant.schemes import LITERT
 from ..target import Setting, Target
 from ..tflite.convert import Converted, convert
 from ._feeds import bad_feeds, check_feeds
+from ._terminal import quiet
 
 if TYPE_CHECKING:
     from ..dataset import Feeds
@@ -167,7 +166,7 @@ class LiteRtSession:
 
         plain = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
         try:
-            with _quiet():
+            with quiet():
                 made = Interpreter(
                     model_content=self.converted.data,
                     num_threads=self._settings.threads or None,
@@ -190,20 +189,6 @@ class LiteRtSession:
         own = [o for o in found if o["op_name"] != "DELEGATE"]
         made = {tuple(map(int, o["outputs"])) for o in found if o["op_name"] == "DELEGATE"}
         return frozenset(i for i, o in enumerate(own) if tuple(map(int, o["outputs"])) in made)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep LiteRT's greeting of its delegate off the terminal; it writes past Python."""
-    saved = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(nowhere)
 
 
 def _settings(values: Mapping[str, Setting]) -> LiteRtSettings:

@@ -11,8 +11,7 @@ import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -28,6 +27,7 @@ from ..protocols import Backend, Built, Outputs, Progress
 from ..quant.schemes import NCNN
 from ..target import Setting, Target
 from ._feeds import check_feeds
+from ._terminal import quiet
 
 if TYPE_CHECKING:
     from ..dataset import Feeds
@@ -79,7 +79,7 @@ class Ncnn:
         """
         ncnn = _ncnn()
         cpu = Target("ncnn:cpu", "ncnn", "cpu", NCNN)
-        with _quiet():
+        with quiet():
             if ncnn.get_gpu_count() == 0 or not _runs(ncnn):
                 return (cpu,)
             software = ncnn.get_gpu_info(0).type() == _SOFTWARE
@@ -136,7 +136,7 @@ class NcnnSession:
         self.integer = any(map(integers.in_integers, self.network.layers))
         self._times: dict[int, list[int]] = defaultdict(list)
         self._device = "CPU"
-        with _quiet():
+        with quiet():
             self._net: Any = self._loaded(ncnn)
 
     def run(self, feeds: Feeds) -> Outputs:
@@ -299,20 +299,6 @@ def _runs(ncnn: Any) -> bool:
     code, y = extractor.extract("out0")
     del extractor  # before its network, whose memory it holds
     return code == 0 and bool(np.allclose(np.array(y), np.maximum(x, 0), atol=1e-3))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what ncnn prints about every Vulkan device off the terminal; it writes past Python."""
-    saved = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(nowhere)
 
 
 IMPL: type[Backend] = Ncnn

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ..errors import InputError, UnsupportedError
+from ..errors import UnsupportedError
 from ..files import ended, replacing, write_bytes
 from ..graph.naming import named
 from ..measurement import LayerTime, Placement
@@ -26,6 +26,7 @@ from ..model import PROTO_LIMIT_BYTES, Model, save_model, weight_bytes
 from ..protocols import Backend, Built, Outputs, Progress
 from ..quant.schemes import OPENVINO
 from ..target import Setting, Target
+from ._feeds import bad_feeds, check_feeds
 
 if TYPE_CHECKING:
     from ..dataset import Feeds
@@ -157,12 +158,12 @@ class OpenVinoSession:
         Raises:
             InputError: session.feeds, when the arrays do not fit the inputs.
         """
-        self._check(feeds)
+        check_feeds(self._model, feeds)
         try:
             # By index: an input that only a Dropout reads loses its name when OpenVINO removes that.
             values = self._request.infer({i: feeds[n] for i, n in enumerate(self._inputs)}, share_inputs=True)
         except Exception as e:
-            raise self._bad_feeds(feeds, " ".join(str(e).split())[-200:]) from e
+            raise bad_feeds(self._model, feeds, " ".join(str(e).split())[-200:]) from e
         self._runs += 1
         return {name: values[i] for i, name in enumerate(self._outputs)}
 
@@ -189,12 +190,12 @@ class OpenVinoSession:
         queue = openvino.AsyncInferQueue(self._compiled, requests)
         queue.set_callback(keep)
         for index, feeds in enumerate(batches):
-            self._check(feeds)
+            check_feeds(self._model, feeds)
             try:
                 queue.start_async({i: feeds[n] for i, n in enumerate(self._inputs)}, index)
             except Exception as e:
                 queue.wait_all()
-                raise self._bad_feeds(feeds, " ".join(str(e).split())[-200:]) from e
+                raise bad_feeds(self._model, feeds, " ".join(str(e).split())[-200:]) from e
         queue.wait_all()
         return [done[i] for i in range(len(done))]
 
@@ -256,25 +257,6 @@ class OpenVinoSession:
             op = facts.get("layerType", node.get_type_name())
             found[name] = (origins[0] if origins else name, op, _PRECISIONS.get(precision, precision))
         return found
-
-    def _check(self, feeds: Feeds) -> None:
-        """OpenVINO takes what is missing as zeros, and converts what has another dtype; neither is wanted."""
-        for name in (*self._inputs, *feeds):
-            if (name in self._inputs) != (name in feeds):
-                raise self._bad_feeds(feeds, f"{name} is {'missing' if name in self._inputs else 'no input'}")
-        for name, array in feeds.items():
-            if str(array.dtype) != self._inputs[name].dtype:
-                raise self._bad_feeds(feeds, f"{name} is {array.dtype}")
-
-    def _bad_feeds(self, feeds: Feeds, why: str) -> InputError:
-        expected = ", ".join(map(str, self._model.inputs))
-        got = ", ".join(f"{k} {v.dtype}{list(v.shape)}" for k, v in feeds.items())
-        return InputError(
-            "session.feeds",
-            self._model.name,
-            f"could not run on {got or 'nothing'}; expected {expected} ({why})",
-            "check the data's shape, dtype and preprocessing",
-        )
 
 
 def read(core: Any, model: Model) -> Any:
