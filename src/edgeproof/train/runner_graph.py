@@ -150,7 +150,8 @@ def _quantiser(node: ir.Node, points: Points, factors: dict[str, float]) -> Quan
     inputs: list[ir.Value | None] = [source, scale]
     if held is not None:
         floats = ir.Tensor(held.floats, name=source.name)
-        source.const_value, source.dtype = floats, floats.dtype
+        # A type of its own: clones share theirs.
+        source.const_value, source.type = floats, ir.TensorType(floats.dtype)
         if held.tied:
             known = _values(graph)
             inputs = [source, *(known[n] for n in held.tied)]
