@@ -171,10 +171,7 @@ def shift(n: Call) -> Value:
 
 def clip(n: Call) -> Value:
     """Clip: bounds as numbers where they are constant."""
-    if n.opset < 11:
-        bounds: list[Any] = [n.attr("min"), n.attr("max")]
-    else:
-        bounds = [None if not n.has(i) else n.scalar(i) if n.constant(i) is not None else n[i] for i in (1, 2)]
+    bounds = limits(n)
     if bounds == [None, None]:
         return n[0]
     made: Value = n[0]
@@ -185,6 +182,13 @@ def clip(n: Call) -> Value:
                 made = n.call(function, made, one)
         return made
     return n.call(n.torch.clamp, made, *bounds)
+
+
+def limits(n: Call) -> list[Any]:
+    """Clip's bounds: numbers where they are constant, None where there is none."""
+    if n.opset < 11:
+        return [n.attr("min"), n.attr("max")]
+    return [None if not n.has(i) else n.scalar(i) if n.constant(i) is not None else n[i] for i in (1, 2)]
 
 
 def cast(n: Call) -> Value:

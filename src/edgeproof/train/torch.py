@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from .. import toolchain
 from ..fx import import_model
+from ..fx.arithmetic import clip, limits
 from ..fx.call import Call, Handler
 from ..fx.quantisation import RANGES, bare, quantize
 from ..fx.quantising import aligned
@@ -248,7 +249,16 @@ class TorchLearner:
         return {
             "QuantizeLinear": lambda n: _quantize(n, learn, self._factors),
             "DequantizeLinear": lambda n: _dequantize(n, self._points, learn, self._factors),
+            "Clip": _clip,
         }
+
+
+def _clip(n: Call) -> Value:
+    """Clip between two numbers as torch's ReLU6 does it: going back costs one pass over the values, clamp's five."""
+    low, high = limits(n)
+    if n.floating() and isinstance(low, int | float) and isinstance(high, int | float) and low <= high:
+        return n.call(n.functional.hardtanh, n[0], low, high)
+    return clip(n)
 
 
 def _quantize(n: Call, learn: bool, factors: dict[str, float]) -> Value:
