@@ -135,7 +135,17 @@ def fit(
             "train.samples", "training", f"has {len(samples)} samples, none to learn from", "give more samples"
         )
     epochs: list[Epoch] = []
-    best = _held_out(learner, samples, kept)
+    groups = [kept[i : i + training.batch] for i in range(0, len(kept), training.batch)]
+
+    def look() -> float | None:
+        """Mean loss on samples that nothing is learned from."""
+        if not groups:
+            return None
+        steps = [_joined_if(stack, [samples[i] for i in group]) for group in groups]
+        found = [float(np.mean([learner.loss(*one) for one in step])) for step in steps]
+        return float(np.average(found, weights=[len(group) for group in groups]))
+
+    best = look()
     best_state = learner.state()
     first = best
     if checkpoint is not None and checkpoint.is_file():
@@ -156,8 +166,7 @@ def fit(
             if training.seconds:
                 share = max(share, (time.monotonic() - start) / training.seconds)
             rate = training.rate * _schedule(min(share, 1.0), training.warmup)
-            step = [samples[i] for i in batch]
-            losses.append(learner.step([joined(step)] if stack and joinable(step) else step, rate))
+            losses.append(learner.step(_joined_if(stack, [samples[i] for i in batch]), rate))
             if not math.isfinite(losses[-1]):
                 raise InputError(
                     "train.diverged",
@@ -168,7 +177,7 @@ def fit(
             progress(f"epoch {number} of {training.epochs}, loss {losses[-1]:.4g}", min(share, 1.0))
             if training.seconds and time.monotonic() - start > training.seconds:
                 break
-        seen = _held_out(learner, samples, kept)
+        seen = look()
         epoch = Epoch(number, float(np.mean(losses)), seen, rate, time.monotonic() - start)
         epochs.append(epoch)
         on_epoch(epoch)
@@ -200,17 +209,16 @@ def joined(step: Sequence[Sample]) -> Sample:
     return feeds, wanted
 
 
+def _joined_if(stack: bool, step: Sequence[Sample]) -> Sequence[Sample]:
+    return [joined(step)] if stack and joinable(step) else step
+
+
 def _schedule(share: float, warmup: float) -> float:
     """Share of the highest rate: a straight rise, then half a cosine down to a hundredth."""
     if share < warmup:
         return max(share / warmup, 0.01)
     t = (share - warmup) / max(1 - warmup, 1e-9)
     return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * min(t, 1.0)))
-
-
-def _held_out(learner: Learner, samples: Sequence[Sample], kept: NDArray[np.intp]) -> float | None:
-    """Mean loss on samples that nothing is learned from."""
-    return float(np.mean([learner.loss(*samples[i]) for i in kept])) if len(kept) else None
 
 
 def _stale(epochs: Sequence[Epoch], patience: int, first: float | None) -> bool:

@@ -361,7 +361,7 @@ def _term(term: Term, got: Any, wanted: Any) -> Any:
     from tinygrad import Tensor
 
     if term.kind == "mse":
-        return (got - wanted).square().mean() / wanted.var(correction=0).maximum(1e-12)
+        return (got - wanted).square().mean() / (term.variance or wanted.var(correction=0).maximum(1e-12))
     if term.kind == "kl":
         t = term.temperature
         teacher, student = (wanted / t).log_softmax(-1), (got / t).log_softmax(-1)

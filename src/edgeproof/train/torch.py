@@ -353,7 +353,7 @@ def _term(torch: Any, term: Term, got: Any, wanted: Any) -> Any:
     """One part of the loss; see `losses`."""
     functional = torch.nn.functional
     if term.kind == "mse":
-        return ((got - wanted) ** 2).mean() / wanted.var(unbiased=False).clamp(min=1e-12)
+        return ((got - wanted) ** 2).mean() / (term.variance or wanted.var(unbiased=False).clamp(min=1e-12))
     if term.kind == "kl":
         t = term.temperature
         teacher = functional.log_softmax(wanted / t, -1)
