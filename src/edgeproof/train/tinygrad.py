@@ -10,7 +10,9 @@ are subgradients.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,8 +51,6 @@ class Tinygrad:
 
     def missing(self) -> str | None:
         """The line that installs it, or the compiler that it needs on a processor."""
-        import shutil
-
         return toolchain.missing("tinygrad") or (None if shutil.which("clang") else CLANG)
 
     def learner(self, model: Model, original: Model | None, training: Training) -> TinygradLearner:
@@ -86,8 +86,9 @@ class TinygradLearner:
         self._points: Points = find(model, original)
         seen, self._names = watched(model, training)
         self._graph: Prepared = prepare(seen, self._points, learned=training.scales == "learned")
-        self._folder = tempfile.TemporaryDirectory(prefix="edgeproof-tinygrad-")
-        self._file = save_model(self._graph.model, Path(self._folder.name, "model.onnx"))
+        folder = tempfile.mkdtemp(prefix="edgeproof-tinygrad-")
+        self._clean = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._file = save_model(self._graph.model, Path(folder, "model.onnx"))
         with self._context():
             Tensor.manual_seed(training.seed)
             self._weights = {n: self._buffer(a) for n, a in self._graph.weights.items()}
@@ -180,7 +181,7 @@ class TinygradLearner:
         """Free the graph."""
         self._captured.clear()
         self._update_captured = None
-        self._folder.cleanup()
+        self._clean()
 
     @contextmanager
     def _context(self) -> Iterator[None]:
