@@ -52,6 +52,31 @@ def test_the_product_is_that_of_the_stored_weight(form: str, symmetric: bool, bi
     assert set(ops(change.model)) == ({"DequantizeLinear", "MatMul"} if form == "onnx" else {"MatMulNBits"})
 
 
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_convolution_has_a_scale_per_output_channel(symmetric: bool, bits: int) -> None:
+    kernel = floats(6, 4, 3, 3)
+    nodes = [node("Conv", "x k", "y", pads=[1] * 4)]
+    model = build(nodes, {"x": (1, 4, 5, 5)}, "y", {"k": kernel}, opset=17)
+    assert not WeightOnly(least=0)(model, CONTEXT).modified  # only when it is named
+    change = WeightOnly(bits=bits, symmetric=symmetric, ops="Conv", least=0)(model, CONTEXT)
+    shrink = {} if bits < 8 else {"shrink": (1.0,)}
+    # Each channel on its own, as one block of all that it holds.
+    want = [quantize_blocks(c.reshape(-1), 0, 0, bits, symmetric=symmetric, **shrink).dequantized() for c in kernel]
+    same = build(nodes, {"x": (1, 4, 5, 5)}, "y", {"k": np.stack(want).reshape(kernel.shape)}, opset=17)
+    x = floats(1, 4, 5, 5)
+    np.testing.assert_allclose(run(change.model, {"x": x})[0], run(same, {"x": x})[0], rtol=1e-4, atol=1e-4)
+    assert ops(change.model) == {"DequantizeLinear": 1, "Conv": 1}
+    assert weight_bytes(change.model.graph) <= kernel.size * bits / 8 + 6 * (4 + 1)
+
+
+def test_a_convolution_is_not_written_for_matmulnbits() -> None:
+    model = build([node("Conv", "x k", "y")], {"x": (1, 4, 5, 5)}, "y", {"k": floats(6, 4, 3, 3)}, opset=17)
+    change = WeightOnly(form="nbits", ops="Conv", least=0)(model, CONTEXT)
+    assert not change.modified
+    assert "no convolution" in reasons(change)
+
+
 @pytest.mark.parametrize("form", ["onnx", "nbits"])
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_tables_and_gemm_are_stored_too(form: str, symmetric: bool) -> None:
@@ -140,7 +165,7 @@ def test_gemm_with_a_factor_stays_out_of_matmulnbits() -> None:
         ({"form": "gguf"}, "is no form"),
         ({"form": "nbits", "block": 24}, "is 24; expected a power of two from 16"),
         ({"block": -1}, "is -1; expected 0 or more"),
-        ({"ops": "Conv"}, "has no weight that is stored so"),
+        ({"ops": "Relu"}, "has no weight that is stored so"),
     ],
 )
 def test_a_bad_setting_is_refused(settings: dict[str, object], message: str) -> None:

@@ -2,12 +2,13 @@
 
 For models whose time or memory goes into reading weights. No sample is needed. In ONNX's own operators a weight is a
 blocked DequantizeLinear (opset 21), which ONNX Runtime fuses with the product; ``form=nbits`` writes ONNX Runtime's
-MatMulNBits itself, which needs no later opset and can round activations to 8 bits while it multiplies.
+MatMulNBits itself, which needs no later opset and can round activations to 8 bits while it multiplies. Convolutions
+(``ops=Conv,…``) have one scale per output channel: blocks along their input channels would cost more than they save.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,9 @@ OPSET = 21
 """First opset whose DequantizeLinear takes blocks and 4-bit codes."""
 
 OPS = ("MatMul", "Gemm", "Gather")
+KNOWN = (*OPS, "Conv")
+"""A convolution is taken when it is named: runtimes compute it in float from a smaller file, and mostly no faster."""
+
 FORMS = ("onnx", "nbits")
 MICROSOFT = "com.microsoft"
 
@@ -44,7 +48,8 @@ class WeightOnly:
         symmetric: Zero point fixed; otherwise every block has its own, which costs some bytes and gains accuracy.
         form: ``onnx`` (blocked DequantizeLinear) or ``nbits`` (ONNX Runtime's MatMulNBits; blocks of 16, 32, 64, …).
         integer: For ``nbits``: round activations to 8 bits too, which is faster and less accurate.
-        ops: Operators whose weights are stored so, comma separated: MatMul, Gemm, Gather.
+        ops: Operators whose weights are stored so, comma separated: MatMul, Gemm, Gather, and Conv (form ``onnx``, one
+            scale per output channel).
         keep: What stays in float: node names, operators or output names, comma separated; ``*`` and ``?`` match.
         least: Weights with fewer numbers stay in float.
     """
@@ -92,8 +97,8 @@ class WeightOnly:
     def _checked(self) -> Scope:
         ops = tuple(part.strip() for part in self.ops.split(",") if part.strip())
         for op in ops:
-            if op not in OPS:
-                raise InputError("weight_only.ops", op, "has no weight that is stored so", did_you_mean(op, OPS))
+            if op not in KNOWN:
+                raise InputError("weight_only.ops", op, "has no weight that is stored so", did_you_mean(op, KNOWN))
         if self.form not in FORMS:
             raise InputError("weight_only.form", self.form, "is no form", did_you_mean(self.form, FORMS))
         if self.bits not in (4, 8):
@@ -133,7 +138,13 @@ class WeightOnly:
             return f"its weight has {weight.size} numbers; the setting least={self.least} leaves it in float"
         if not np.isfinite(weight).all():
             return "its weight holds values that are NaN or infinite"
-        if weight.ndim != 2 and (node.op_type != "MatMul" or weight.ndim < 2 or self.form == "nbits"):
+        if node.op_type == "Conv" and self.form == "nbits":
+            return "ONNX Runtime has no convolution of such weights; the form onnx has"
+        if (
+            weight.ndim != 2
+            and node.op_type != "Conv"
+            and (node.op_type != "MatMul" or weight.ndim < 2 or self.form == "nbits")
+        ):
             return f"its weight has rank {weight.ndim}; expected 2"
         for use in value.uses():
             if use.node.op_type not in (scope.ops or OPS) or use.idx != _place(use.node) or kept(use.node, scope):
@@ -171,6 +182,11 @@ class _Writer:
         # ONNX's Gather takes no 4-bit codes, so tables have 8 bits in its form.
         bits = 8 if gather and settings.form == "onnx" else settings.bits
         self.applied.append(f"stored the weight of {label(node)} ({node.op_type}) in {bits} bits")
+        if node.op_type == "Conv":
+            if (name, -1) not in self._stored:
+                self._stored[name, -1] = self._channels(name, weight, bits)
+            node.replace_input_with(index, self._stored[name, -1])
+            return
         if settings.form == "onnx" and not gather:
             if (name, axis) not in self._stored:
                 self._stored[name, axis] = self._dequantize(name, self._blocks(name, weight, axis, bits))
@@ -182,10 +198,26 @@ class _Writer:
         else:
             self._matmul_nbits(node, name, blocks)
 
-    def _blocks(self, name: str, weight: NDArray[np.float32], axis: int, bits: int) -> Blocks:
+    def _channels(self, name: str, weight: NDArray[np.float32], bits: int) -> ir.Value:
+        """A convolution's weight with a scale, and perhaps a zero point, per output channel."""
+        import onnx_ir as ir
+
+        rows = self._blocks(name, weight.reshape(len(weight), -1), 1, bits, size=0)
+        shaped = replace(
+            rows,
+            codes=rows.codes.reshape(weight.shape),
+            scale=rows.scale.reshape(-1),
+            zero_point=rows.zero_point.reshape(-1),
+        )
+        graph = self.editor.model.graph
+        like = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(weight.shape))
+        return self.editor.insert(graph[0], "DequantizeLinear", self._constants(name, shaped), like, axis=0)
+
+    def _blocks(self, name: str, weight: NDArray[np.float32], axis: int, bits: int, size: int | None = None) -> Blocks:
         s = self.settings
         shrink = SHRINK if bits < 8 else (1.0,)
-        blocks = quantize_blocks(weight, axis, s.block, bits, symmetric=s.symmetric, shrink=shrink)
+        block = s.block if size is None else size
+        blocks = quantize_blocks(weight, axis, block, bits, symmetric=s.symmetric, shrink=shrink)
         quality = sqnr_db(weight, blocks.dequantized())
         self.facts[name] = {
             "bits": bits,
