@@ -13,7 +13,6 @@ import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -24,17 +23,21 @@ from ..fx import import_model
 from ..fx.arithmetic import clip, limits
 from ..fx.call import Call, Handler
 from ..fx.quantisation import RANGES, bare, quantize
-from ..fx.quantising import aligned
-from ..fx.values import Constant, Value
+from ..fx.values import Constant, Tensor, Value
 from ..model import Model
 from ..protocols import Engine, Outputs
 from .fit import Training
 from .learning import nothing_trained, share, trained, wanted_of, watched, written
 from .losses import Term
 from .quantisers import Points, find
+from .snapping import real, rounded, snapped
 
 if TYPE_CHECKING:
     from ..dataset import Feeds
+
+
+WHOLE = "quantised"
+"""Where a node of codes says what it rounds, so that the node behind it can do both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +275,9 @@ def _quantize(n: Call, learn: bool, factors: dict[str, float]) -> Value:
         values = math.prod(d or 1 for d in n.shape(0) or ()) // max(n[1].tensor.numel(), 1)
         factors[n[1].name] = 1 / math.sqrt(max(values, 1) * RANGES[name][1])
     how = (*RANGES[name], n.attr("axis", 1), n.attr("block_size", 0))
-    return n.build.emit(rounded, n[0], scale, _point(n, 2), *how)
+    made = n.build.emit(rounded, n[0], scale, _point(n, 2), *how)
+    made.node.meta[WHOLE] = (n[0], scale, _point(n, 2), how, n.node.inputs[1])
+    return made
 
 
 def _dequantize(n: Call, points: Points, learn: bool, factors: dict[str, float]) -> Value:
@@ -281,6 +286,10 @@ def _dequantize(n: Call, points: Points, learn: bool, factors: dict[str, float])
     held = points.held.get(source.name or "") if source is not None else None
     axis, block, zero = n.attr("axis", 1), n.attr("block_size", 0), _point(n, 2)
     if held is None:
+        whole = n[0].node.meta.get(WHOLE) if isinstance(n[0], Tensor) else None
+        if whole is not None and whole[4] is n.node.inputs[1]:
+            x, scale, point, how, _ = whole  # the pair of one tensor: both steps in one
+            return n.build.emit(snapped, x, scale, point, *how)
         return n.build.emit(real, n[0], n[1] if learn else bare(n[1]), zero, axis, block)
     pair = [n.outside[name] for name in held.tied or (held.scale,)]
     pair = [v if learn else bare(v) for v in pair]
@@ -290,8 +299,7 @@ def _dequantize(n: Call, points: Points, learn: bool, factors: dict[str, float])
         factors[held.scale] = 1 / math.sqrt(max(values, 1) * held.high)
     floats = Constant(n.torch.from_numpy(held.floats.copy()), held.name)
     wide = n.build.emit("double", floats) if held.high > 1 << 24 else floats
-    codes = n.build.emit(rounded, wide, scale, zero, held.low, held.high, axis, block)
-    return n.build.emit(real, codes, scale, zero, axis, block)
+    return n.build.emit(snapped, wide, scale, zero, held.low, held.high, axis, block)
 
 
 def _point(n: Call, i: int) -> Value | None:
@@ -300,53 +308,6 @@ def _point(n: Call, i: int) -> Value | None:
         return None
     tensor = n.constant(i)
     return None if tensor is not None and not bool(tensor.to(n.torch.int64).count_nonzero()) else bare(n[i])
-
-
-def rounded(x: Any, scale: Any, zero: Any, low: int, high: int, axis: int, block: int = 0) -> Any:
-    """Codes as floats, through which gradients pass.
-
-    Args:
-        x: Floats.
-        scale: Scalar, or one per channel along ``axis``.
-        zero: Likewise, or None for 0.
-        low: Smallest code.
-        high: Largest code.
-        axis: Of the channels.
-        block: Values along ``axis`` that share a scale; 0 for one scale per channel.
-    """
-    import torch
-
-    codes = torch.div(x, aligned(scale, x, axis, block).to(x.dtype))
-    codes = _straight_through().apply(codes) if codes.requires_grad else codes.round()
-    if zero is not None:
-        codes = codes + aligned(zero, x, axis, block).to(x.dtype)
-    return torch.clamp(codes, low, high)
-
-
-def real(codes: Any, scale: Any, zero: Any, axis: int, block: int = 0) -> Any:
-    """Floats of codes."""
-    import torch
-
-    if zero is not None:
-        codes = codes - aligned(zero, codes, axis, block).to(codes.dtype)
-    return torch.mul(codes.to(torch.float32), aligned(scale, codes, axis, block))
-
-
-@lru_cache(maxsize=1)
-def _straight_through() -> Any:
-    """Rounding whose gradient passes unchanged."""
-    import torch
-
-    class StraightThrough(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(_ctx: Any, x: Any) -> Any:
-            return x.round()
-
-        @staticmethod
-        def backward(_ctx: Any, *gradients: Any) -> Any:
-            return gradients[0]
-
-    return StraightThrough
 
 
 def _term(torch: Any, term: Term, got: Any, wanted: Any) -> Any:
