@@ -225,7 +225,8 @@ class _Watch:
         name = frame.f_code.co_name
         at: FrameType | None = frame
         while at is not None and at.f_code.co_filename.startswith(self._home):
-            name, at = at.f_code.co_name, at.f_back
+            own = at.f_code.co_name
+            name, at = own if not own.startswith("_") or own.startswith("__") else name, at.f_back
         return name, "" if at is None else f"{Path(at.f_code.co_filename).name}, line {at.f_lineno}"
 
     def _layer(self, frame: FrameType) -> str:
