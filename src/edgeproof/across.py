@@ -17,7 +17,7 @@ from .bench import bench, measurements
 from .bounds import speedup
 from .dataset import DataSpec, Feeds, split
 from .environment import control_check
-from .errors import VERDICT_EXIT, EdgeproofError, State
+from .errors import VERDICT_EXIT, EdgeproofError, State, UnsupportedError
 from .evaluate import complete, open_dataset
 from .files import read_json, write_json
 from .job import CONTROL, Leg, feeds_digest
@@ -89,7 +89,7 @@ def across(
                 tell=tell,
             )
         except EdgeproofError as e:
-            if not e.code.startswith(("backend.", "target.", "bench.", "session.")):
+            if not (isinstance(e, UnsupportedError) or e.code.startswith(("target.", "bench.", "session."))):
                 raise  # nothing about this target, and no other would fare better
             refused[target.name] = e
             tell(f"{target.name}: {e}".splitlines()[0])

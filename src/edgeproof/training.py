@@ -7,6 +7,7 @@ See docs/training.md for the file.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
@@ -19,16 +20,18 @@ from . import registry
 from .bounds import interval
 from .dataset import DataSpec, Feeds, load_spec
 from .digest import digest_json
-from .errors import EdgeproofError, InputError, did_you_mean
+from .errors import EdgeproofError, InputError, UnsupportedError, did_you_mean
 from .evaluate import complete, evaluate, metric_of, open_dataset
-from .files import read_json, write_json
+from .files import os_error, read_json, read_yaml, write_json, yaml_problem
 from .graph.cost import cost
+from .graph.shapes import closed
 from .model import Model, load_model, save_model, size_bytes
 from .protocols import Builder, Context, Dataset, Progress
 from .prune.schedule import schedule
 from .runtimes import backend, compile_for, find_target
+from .target import Target
 from .train.child import train
-from .train.fit import Epoch, Training
+from .train.fit import LIMITS, Epoch, Training, check_limits
 from .train.losses import Term
 from .train.teacher import heads
 
@@ -176,11 +179,13 @@ def load_training(path: Path) -> Spec:
     import yaml
 
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        value = read_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError as e:
         raise InputError("training.missing", str(path), "no such file", "check the path") from e
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as e:
-        problem = f"is no readable YAML file: {' '.join(str(e).split())[:200]}"
+    except OSError as e:
+        raise os_error(path, e) from e
+    except (yaml.YAMLError, RecursionError, ValueError) as e:  # ValueError: dates and numbers that are none
+        problem = f"is no readable YAML file: {yaml_problem(e)[:200]}"
         raise InputError("training.not_yaml", str(path), problem, EXAMPLE) from e
     if not isinstance(value, Mapping):
         raise InputError("training.not_yaml", str(path), "holds no mapping", EXAMPLE)
@@ -191,10 +196,15 @@ def load_training(path: Path) -> Spec:
             raise InputError("training.key", f"{path}: {key}", "is missing", EXAMPLE)
     stages = value["stages"]
     if not isinstance(stages, Sequence) or isinstance(stages, str):
-        raise InputError("training.value", f"{path}: stages", f"is {stages!r}; expected a list", EXAMPLE)
+        raise InputError("training.value", f"{path}: stages", f"is {reprlib.repr(stages)}; expected a list", EXAMPLE)
+    for key in ("model", "data", "out", "engine"):
+        if not isinstance(value.get(key, ""), str):
+            problem = f"is {reprlib.repr(value[key])}; expected text"
+            raise InputError("training.value", f"{path}: {key}", problem, EXAMPLE)
     root = path.parent
     data = str(value["data"])
     seed = _checked(int, value.get("seed", 0), f"{path}: seed")
+    check_limits("seed", seed, f"{path}: seed")
     test = _checked(float, value.get("test", 0.25), f"{path}: test")
     if not 0 < test < 1:
         raise InputError(
@@ -219,17 +229,35 @@ def _stage(value: Any, subject: str) -> Stage:
     if isinstance(value, str):
         value = {value: {}}
     if not isinstance(value, Mapping) or len(value) != 1:
-        raise InputError("training.value", subject, f"is {value!r}; expected one stage with its settings", EXAMPLE)
+        problem = f"is {reprlib.repr(value)}; expected one stage with its settings"
+        raise InputError("training.value", subject, problem, EXAMPLE)
     ((kind, settings),) = value.items()
     if kind not in STAGES:
         raise InputError("training.key", f"{subject}: {kind}", "is no stage", did_you_mean(str(kind), STAGES))
     settings = settings or {}
     if not isinstance(settings, Mapping):
-        raise InputError("training.value", f"{subject}: {kind}", f"is {settings!r}; expected settings", EXAMPLE)
+        raise InputError(
+            "training.value", f"{subject}: {kind}", f"is {reprlib.repr(settings)}; expected settings", EXAMPLE
+        )
     hints = get_type_hints(STAGES[kind])
     _known(settings, [f.name for f in fields(STAGES[kind])], f"{subject}: {kind}")
     checked = {name: _checked(hints[name], v, f"{subject}: {kind}.{name}") for name, v in settings.items()}
+    for name, number in checked.items():
+        if isinstance(number, int | float):
+            check_limits(name, number, f"{subject}: {kind}.{name}", STAGE_LIMITS)
     return Stage(kind, STAGES[kind](**checked))
+
+
+STAGE_LIMITS: Mapping[str, tuple[float, float, str]] = {
+    **LIMITS,
+    "labels": (0, 1, "0.1"),
+    "temperature": (0, 1e3, "4"),
+    "keep": (1e-9, 1, "0.5"),
+    "round_to": (1, 1e6, "8"),
+    "steps": (1, 100, "2"),
+    "recover": (0, 1e6, "3"),
+}
+"""As `LIMITS`, for all settings of stages."""
 
 
 def _known(value: Mapping[str, Any], names: Sequence[str], subject: str) -> None:
@@ -244,7 +272,10 @@ def _checked(kind: Any, value: Any, subject: str) -> Any:
         if value not in get_args(kind):
             known = ", ".join(map(str, get_args(kind)))
             raise InputError(
-                "training.value", subject, f"is {value!r}; expected one of {known}", f"write {get_args(kind)[0]}"
+                "training.value",
+                subject,
+                f"is {reprlib.repr(value)}; expected one of {known}",
+                f"write {get_args(kind)[0]}",
             )
         return value
     if kind is str and isinstance(value, list):
@@ -252,10 +283,12 @@ def _checked(kind: Any, value: Any, subject: str) -> Any:
     good = isinstance(value, bool) if kind is bool else not isinstance(value, bool)
     try:
         made = kind(value) if good else None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         made = None
     if made is None or (kind is int and made != value) or (kind is not str and not np.isfinite(made)):
-        raise InputError("training.value", subject, f"is {value!r}; expected {kind.__name__}", "correct the value")
+        expected = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}[kind]
+        problem = f"is {reprlib.repr(value)}; expected {expected}"
+        raise InputError("training.value", subject, problem, "correct the value")
     return made
 
 
@@ -405,8 +438,10 @@ def _labels(run: Run) -> list[int]:
     """Class indices of the samples to learn from.
 
     Raises:
-        InputError: training.labels, for data whose truth is no class.
+        InputError: training.labels, for data whose truth is no class of the model.
     """
+    shape = run.model.outputs[0].shape if run.model.outputs else None
+    classes = shape[-1] if shape and isinstance(shape[-1], int) else None
     found = []
     for i in run.learned:
         truth = run.dataset[i].truth
@@ -416,6 +451,14 @@ def _labels(run: Run) -> list[int]:
                 f"sample {run.dataset[i].id!r}",
                 f"has {'no label' if truth is None else type(truth).__name__}; a loss on labels needs a class index",
                 "use retrain or qat with labels: 0, which learn from the model itself",
+            )
+        if truth < 0 or (classes is not None and truth >= classes):
+            wanted = "a class index from 0" if classes is None else f"a class index from 0 to {classes - 1}"
+            raise InputError(
+                "training.labels",
+                f"sample {run.dataset[i].id!r}",
+                f"has the label {truth}; the model's first output wants {wanted}",
+                "correct the labels, or give the classes in the model's order (docs/data.md)",
             )
         found.append(int(truth))
     return found
@@ -521,8 +564,19 @@ def _export(run: Run, settings: Exporting, folder: Path) -> list[Epoch]:
         target = find_target(name, {}, run=False)
         maker = backend(target.backend)
         if isinstance(maker, Builder):
-            maker.build(run.model, target, folder / name.replace(":", "-"), run.progress)
+            _build(run, maker, target, folder / name.replace(":", "-"))
     return []
+
+
+def _build(run: Run, maker: Builder, target: Target, out: Path) -> None:
+    """The model as it is; where a runtime takes no open dimensions, with the sizes of the first sample."""
+    try:
+        maker.build(run.model, target, out, run.progress)
+    except UnsupportedError:
+        if not any(spec.dynamic for spec in run.model.inputs):
+            raise
+        sizes = {name: array.shape for name, array in run.dataset[0].feeds.items()}
+        maker.build(closed(run.model, sizes), target, out, run.progress)
 
 
 def _context(run: Run) -> Context:

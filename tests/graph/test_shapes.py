@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgeproof.errors import InputError
 from edgeproof.graph.dims import static
-from edgeproof.graph.shapes import infer, shaped
+from edgeproof.graph.shapes import closed, infer, shaped
 from edgeproof.model import Model
 
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
@@ -54,6 +54,15 @@ def test_given_shapes_reach_every_value() -> None:
     assert found["a"] == ("float32", (2, 8, 17, 32))
     assert found["c"] == ("float32", (2, 16, 9, 16))
     assert found["w1"] == ("float32", (8, 3, 3, 3))
+
+
+def test_a_closed_model_has_the_shapes_that_follow_and_its_weights() -> None:
+    made = closed(conv_chain(), {"x": (2, 3, 33, 64)})
+    assert [s.shape for s in (*made.inputs, *made.outputs)] == [(2, 3, 33, 64), (2, 16, 9, 16)]
+    assert [static(n.outputs[0]) for n in made.graph.graph] == [(2, 8, 17, 32), (2, 8, 17, 32), (2, 16, 9, 16)]
+    assert made.graph.graph.initializers["w1"].const_value is not None
+    with pytest.raises(InputError, match="dimension 1"):
+        closed(conv_chain(), {"x": (2, 4, 33, 64)})
 
 
 def test_open_dimensions_stay_symbols_through_windows() -> None:

@@ -10,12 +10,13 @@ from ai_edge_litert.interpreter import Interpreter
 
 from edgeproof.backends.litert import IMPL
 from edgeproof.errors import InputError, UnsupportedError
-from edgeproof.model import Model
+from edgeproof.model import Model, save_model
 from edgeproof.passes.int8 import Int8
 from edgeproof.quant.schemes import LITERT, ORT
 from edgeproof.structure import read_structure
 from edgeproof.target import Target
 from edgeproof.tflite.convert import convert
+from edgeproof.training import load_training, run_training
 from small_nets import context, net, node, number, ran, samples, small_cnn, weight
 
 CPU = Target("litert:cpu", "litert", "cpu", LITERT, settings={"threads": 1})
@@ -259,10 +260,61 @@ def test_a_file_for_cameras_takes_channels_last(tmp_path):
     assert "NHWC" in built.notes[0]
 
 
-def test_open_dimensions_are_refused_with_the_remedy():
-    with pytest.raises(UnsupportedError, match="fix_shapes") as caught:
+def test_files_of_open_dimensions_are_refused_with_the_shape_that_closes_them():
+    with pytest.raises(UnsupportedError, match="--shape x=1,3,8,8") as caught:
         convert(net([node("Relu", ["x"], ["y"])], shape=("n", 3, 8, 8)))
     assert caught.value.subject == "x"
+
+
+def test_a_session_of_open_dimensions_takes_the_sizes_that_it_is_fed():
+    model = net([node("Conv", ["x", "w"], ["y"])], [weight("w", 4, 3, 3, 3)], ("n", 3, "h", 8))
+    session = IMPL().compile(model, CPU)
+    assert session.placement().nodes == ()
+    for shape in ((1, 3, 8, 8), (2, 3, 5, 8), (1, 3, 8, 8)):
+        x = np.random.default_rng(0).standard_normal(shape, np.float32)
+        np.testing.assert_allclose(session.run({"x": x})["y"], ran(model, {"x": x}), atol=1e-5)
+    assert [op for _, op, _, _ in session.placement().nodes if op == "CONV_2D"]
+    with pytest.raises(InputError, match="shape"):
+        session.run({"x": np.zeros((1, 4, 8, 8), np.float32)})
+    session.close()
+
+
+def test_a_constant_that_is_quantised_by_a_node_is_stored_as_its_codes():
+    """Codes and values by hand: 0.3 / 0.1 + 5 = 8, and back; 20 saturates at 127, which is 12.2."""
+    nodes = [
+        node("QuantizeLinear", ["x", "scale", "zero"], ["xq"]),
+        node("DequantizeLinear", ["xq", "scale", "zero"], ["xd"]),
+        node("QuantizeLinear", ["b", "scale", "zero"], ["bq"]),
+        node("DequantizeLinear", ["bq", "scale", "zero"], ["bd"]),
+        node("Add", ["xd", "bd"], ["y"]),
+    ]
+    known = [number("scale", 0.1), number("zero", 5, np.int8), number("b", [0.3, 20.0])]
+    model = net(nodes, known, (1, 2), opset=13)
+    x = np.zeros((1, 2), np.float32)
+    np.testing.assert_allclose(outputs(model, {"x": x})["y"], [[0.3, 12.2]], rtol=1e-6)
+
+
+def test_training_by_a_file_exports_a_model_of_an_open_batch(tmp_path):
+    model = net(
+        [
+            node("Conv", ["x", "w1"], ["a"]),
+            node("Relu", ["a"], ["r"]),
+            node("Conv", ["r", "w2"], ["c"]),
+            node("GlobalAveragePool", ["c"], ["p"]),
+            node("Flatten", ["p"], ["y"]),
+        ],
+        [weight("w1", 8, 3, 3, 3), weight("w2", 4, 8, 3, 3)],
+        ("n", 3, 8, 8),
+    )
+    save_model(model, tmp_path / "net.onnx")
+    x = np.random.default_rng(0).standard_normal((8, 3, 8, 8), np.float32)
+    np.savez(tmp_path / "samples.npz", x=x, labels=np.arange(8) % 4)
+    stages = "[{prune: {keep: 0.6, round_to: 1}}, {export: {targets: 'litert:cpu'}}]"
+    (tmp_path / "spec.yaml").write_text(f"model: net.onnx\ndata: samples.npz\nstages: {stages}\n")
+    spec = load_training(tmp_path / "spec.yaml")
+    run_training(spec)
+    (file,) = spec.out.glob("*/*.tflite")
+    assert list(Interpreter(model_path=str(file)).get_input_details()[0]["shape"]) == [1, 3, 8, 8]
 
 
 @pytest.mark.parametrize(

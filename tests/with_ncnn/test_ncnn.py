@@ -198,11 +198,19 @@ def test_integers_that_are_only_flags_become_floats():
     np.testing.assert_array_equal(outputs(model, {"x": x, "mask": mask})["y"], x * mask)
 
 
-def test_open_shapes_are_refused_with_the_pass_that_fixes_them():
+def test_files_of_open_shapes_are_refused_with_the_shape_that_closes_them(tmp_path):
     model = net([node("Relu", ["x"], ["y"])], shape=("n", 3, 8, 8))
-    with pytest.raises(UnsupportedError, match="fix_shapes") as caught:
-        IMPL().compile(model, CPU)
+    with pytest.raises(UnsupportedError, match="--shape x=1,3,8,8") as caught:
+        IMPL().build(model, CPU, tmp_path / "m", lambda _what, _share: None)
     assert caught.value.code == "backend.dynamic_shapes"
+
+
+def test_a_session_of_open_shapes_takes_the_sizes_that_it_is_fed():
+    session = IMPL().compile(net([node("Relu", ["x"], ["y"])], shape=(1, 3, "h", "w")), CPU)
+    for size in (4, 6, 4):
+        x = np.linspace(-1, 1, 3 * size * 8, dtype=np.float32).reshape(1, 3, size, 8)
+        np.testing.assert_allclose(session.run({"x": x})["y"], np.maximum(x, 0), rtol=1e-6)
+    session.close()
 
 
 def test_an_operator_without_a_form_in_ncnn_is_named():

@@ -25,6 +25,7 @@ from ..quant.schemes import LITERT
 from ..target import Setting, Target
 from ..tflite.convert import Converted, convert
 from ._feeds import bad_feeds, check_feeds
+from ._open_shapes import OpenSession
 from ._terminal import quiet
 
 if TYPE_CHECKING:
@@ -66,8 +67,10 @@ class LiteRt:
         """The processor."""
         return (Target("litert:cpu", "litert", "cpu", LITERT),)
 
-    def compile(self, model: Model, target: Target) -> LiteRtSession:
-        """Convert a model and load it."""
+    def compile(self, model: Model, target: Target) -> LiteRtSession | OpenSession:
+        """Convert a model and load it; with open dimensions, for the sizes that it is fed."""
+        if any(spec.dynamic for spec in model.inputs):
+            return OpenSession(model, lambda fixed: LiteRtSession(fixed, target))
         return LiteRtSession(model, target)
 
     def build(self, model: Model, target: Target, out: Path, progress: Progress) -> Built:

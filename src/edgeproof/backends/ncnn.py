@@ -27,6 +27,7 @@ from ..protocols import Backend, Built, Outputs, Progress
 from ..quant.schemes import NCNN
 from ..target import Setting, Target
 from ._feeds import check_feeds
+from ._open_shapes import OpenSession
 from ._terminal import quiet
 
 if TYPE_CHECKING:
@@ -86,8 +87,10 @@ class Ncnn:
         vulkan = Target("ncnn:vulkan", "ncnn", "vulkan")
         return (cpu, vulkan) if software else (vulkan, cpu)
 
-    def compile(self, model: Model, target: Target) -> NcnnSession:
-        """Convert a model and load it."""
+    def compile(self, model: Model, target: Target) -> NcnnSession | OpenSession:
+        """Convert a model and load it; with open dimensions, for the sizes that it is fed."""
+        if any(spec.dynamic for spec in model.inputs):
+            return OpenSession(model, lambda fixed: NcnnSession(fixed, target))
         return NcnnSession(model, target)
 
     def build(self, model: Model, target: Target, out: Path, progress: Progress) -> Built:

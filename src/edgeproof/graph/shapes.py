@@ -66,6 +66,29 @@ def infer(model: Model, shapes: Mapping[str, Shape] | None = None) -> Mapping[st
     return found
 
 
+def closed(model: Model, shapes: Mapping[str, Shape]) -> Model:
+    """The model with inputs of these shapes, and every shape that follows from them in place of what the file says.
+
+    Args:
+        model: The model; not changed.
+        shapes: Shape per input name.
+
+    Raises:
+        InputError: shape.input, shape.rank, shape.dimension.
+    """
+    import onnx_ir as ir
+
+    known, clone = infer(model, shapes), model.graph.clone()
+    for graph in graphs(clone):
+        for value in [*graph.inputs, *(v for n in graph for v in n.outputs)]:
+            shape = known.get(value.name or "", ("", None))[1]
+            if shape is not None:
+                value.shape = ir.Shape([None if d == UNNAMED else d for d in shape])
+            elif not value.is_graph_output():
+                value.shape = None
+    return Model.of(clone, model.name)
+
+
 def shaped(model: Model, shapes: Mapping[str, Shape] | None = None) -> Shaped:
     """A clone of the model with every type and shape that can be known; `infer` says more."""
     import onnx_ir as ir

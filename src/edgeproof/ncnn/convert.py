@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 import subprocess
 import tempfile
 from collections import defaultdict
@@ -132,8 +133,8 @@ def _check(model: Model, where: str) -> None:
                 "backend.dynamic_shapes",
                 f"{model.name} on {where}",
                 f"the input {spec} has open dimensions; ncnn is converted for fixed ones",
-                f"fix them first, e.g. 'edgeproof apply fix_shapes' with "
-                f"shapes={spec.name}={example_shape(spec, model.outputs)}",
+                f"close them: --shape {shlex.quote(spec.name)}={example_shape(spec, model.outputs)}, "
+                "or pass fix_shapes",
             )
         if spec.dtype not in KNOWN:
             remedy = "give the float32 model and set precision=fp16" if spec.dtype == "float16" else "change its type"

@@ -6,7 +6,8 @@ convolution on and turned only where an operator must have them otherwise (`layo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,10 +16,11 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedError, did_you_mean
 from ..graph.constants import Constants
+from ..graph.example_shape import example_shape
 from ..graph.quantised import BLOCKED_FORM, OPERATOR_FORM, coded
 from ..graph.rewrite import label
 from ..graph.shapes import infer
-from ..model import Model, attribute, graphs
+from ..model import Model, TensorSpec, attribute, graphs, spec
 from . import (
     activation,
     convolution,
@@ -90,7 +92,7 @@ def convert(model: Model, *, half: bool = False, order: Layout = "nchw", weights
         UnsupportedError: tflite.operator, tflite.computed, tflite.shape, tflite.dtype, naming the node and the remedy.
     """
     low, graph, name = _begin(model, half, weights == "dynamic")
-    inputs = [_input(low, v, order) for v in graph.inputs if v.name not in graph.initializers]
+    inputs = [_input(low, v, order, model.outputs) for v in graph.inputs if v.name not in graph.initializers]
     done: set[ir.Node] = set()
     for node in graph:
         if node in done:
@@ -173,14 +175,14 @@ def _finder(clone: ir.Model) -> Any:
     return find
 
 
-def _input(low: Lowering, value: ir.Value, order: Layout) -> tuple[str, layout.Perm]:
+def _input(low: Lowering, value: ir.Value, order: Layout, outputs: Sequence[TensorSpec]) -> tuple[str, layout.Perm]:
     name = value.name or ""
     if name not in low.shapes:
         raise UnsupportedError(
             "tflite.shape",
             name,
             f"has open dimensions, {value.shape}; LiteRT files have fixed ones here",
-            "run pass fix_shapes",
+            f"close them: --shape {shlex.quote(name)}={example_shape(spec(value), outputs)}, or pass fix_shapes",
         )
     shape, real = low.shapes[name], value.dtype.numpy().name if value.dtype is not None else low.dtypes[name]
     perm = layout.channels_last(4) if order == "nhwc" and len(shape) == 4 else layout.identity(len(shape))
@@ -266,9 +268,14 @@ def _unknown(node: ir.Node) -> UnsupportedError:
 def _quantise(low: Lowering, node: ir.Node) -> None:
     """QUANTIZE, of real numbers or of other codes."""
     value, out = node.inputs[0], node.outputs[0]
-    if low.number(value) is not None:
+    quant, given, number = codes_of(low, node), low.number(node.inputs[1]), low.number(value)
+    if number is not None:
+        if quant is None:
+            raise refuse(node, "quantises a constant in a form that LiteRT has no kernels for", "run pass simplify")
+        codes = np.clip(np.rint(number / np.float32(quant.scale[0])) + quant.zero[0], -128, 127).astype(np.int8)
+        stored = low.store(codes, quant, out.name or "")
+        low.hold(out, Held(stored, layout.identity(codes.ndim), quant))
         return
-    quant, given = codes_of(low, node), low.number(node.inputs[1])
     zero = low.number(node.inputs[2]) if len(node.inputs) > 2 else None
     dtype = "int8" if quant is not None else low.dtype(out)
     if quant is None:
