@@ -346,3 +346,19 @@ def test_weights_that_the_module_cannot_hold_are_refused() -> None:
     small = replace(find("orin-nano"), memory_bytes=8)
     with pytest.raises(UnsupportedError, match="for everything"):
         check_model(model, replace(plan("orin-nano"), hardware=small))
+
+
+def test_a_part_of_a_device_s_name_finds_those_that_have_it() -> None:
+    with pytest.raises(InputError, match="no such device") as caught:
+        find("Pi")
+    assert caught.value.hint.endswith("raspberry-pi-3, raspberry-pi-4, raspberry-pi-5")
+
+
+def test_the_list_of_devices_fits_eighty_columns_with_every_name_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["targets", "--hardware"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert {row.name for row in catalogue().values()} <= {word for line in lines for word in line.split()}

@@ -184,7 +184,9 @@ def find(name: str) -> Hardware:
         if wanted == row.name or wanted in row.aliases:
             return row
     known = [n for row in catalogue().values() for n in (row.name, *row.aliases)]
-    raise InputError("hardware.unknown", name, "no such device", did_you_mean(wanted, known))
+    like = [n for n in known if wanted and wanted.lower() in n]
+    hint = f"known with {wanted!r} in the name: {', '.join(like)}" if like else did_you_mean(wanted, known)
+    raise InputError("hardware.unknown", name, "no such device", hint)
 
 
 def knows(name: str) -> bool:

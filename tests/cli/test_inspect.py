@@ -55,6 +55,16 @@ def test_text_is_complete_and_findings_do_not_fail(path: Path, capsys: pytest.Ca
     assert "Checks: 20 of 20 assessed" in lines
 
 
+def test_on_a_narrow_terminal_columns_are_left_out_and_no_number_loses_its_unit(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "48")
+    assert main(["inspect", str(path), "--shape", "image=1,3,8,8"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "name operator output MACs share" in lines
+    assert "stem Conv 1×4×8×8 6.91 k 100.0%" in lines
+
+
 def test_open_dimensions_give_expressions(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(path)]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]

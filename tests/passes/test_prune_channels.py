@@ -66,6 +66,7 @@ def test_every_layer_is_accounted_for() -> None:
     assert layers["Conv_d"]["macs"] == (2 * 64 * 16 * 16 * 9, 2 * 64 * 8 * 8 * 9)
     assert layers["Gemm_y"]["channels"] == (4, 4)
     assert sum(row["macs"][1] for row in layers.values()) == change.facts["macs"][1]
+    assert change.applied[0].endswith(" multiply-accumulates are left")
     assert any(line.startswith("Conv_d (Conv): 16 channels became 8") for line in change.applied)
 
 

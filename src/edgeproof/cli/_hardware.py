@@ -36,7 +36,8 @@ def show_hardware(name: str, show: Show) -> int:
     """
     if name == "all":
         rows = [_cells(row) for row in catalogue().values()]
-        show.table(list(_COLUMNS), rows)
+        show.table(list(_COLUMNS), rows, optional=("parts", "GB/s", "kind", "capability"))
+        show.text("in full, with sources: edgeproof targets --hardware DEVICE")
         show.result({"hardware": [asdict(row) for row in catalogue().values()]})
         return 0
     row = detect() if name == "here" else find(name)
@@ -122,7 +123,7 @@ def page() -> str:
     return "\n".join(parts)
 
 
-_COLUMNS = ("device", "kind", "memory", "GB/s", "DLA", "capability", "computes", "parts")
+_COLUMNS = ("device", "kind", "memory", "GB/s", "DLA", "capability", "parts", "computes")
 
 
 def _cells(row: Hardware) -> list[str]:
@@ -133,8 +134,8 @@ def _cells(row: Hardware) -> list[str]:
         _number(row.bandwidth),
         _dla(row),
         row.compute_capability,
-        " ".join(row.has),
         " ".join(row.parts),
+        " ".join(row.has),
     ]
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..target import Setting
 
 SHOWN = 12
-"""Declined nodes shown to people; --all and --json give every one."""
+"""Changes, and nodes left alone, that people are shown; --all and --json give every one."""
 
 _OWN = frozenset(
     {"pass", "model", "set", "out", "data", "target", "seed", "list", "before", "all", "json", "debug", "help"}
@@ -49,7 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--target", default="onnxruntime:cpu", metavar="T", help="default: onnxruntime:cpu")
     parser.add_argument("--seed", type=whole_number, default=0, help="of random inputs")
-    parser.add_argument("--all", action="store_true", help="show every node that was left alone")
+    parser.add_argument("--all", action="store_true", help="show every change, and every node that was left alone")
     group = parser.add_argument_group("settings of the passes")
     users: dict[str, list[str]] = defaultdict(list)
     for name in registry.names("passes"):
@@ -170,8 +170,11 @@ def _show(name: str, model: Model, change: Change, size_before: int, args: argpa
         show.text(f"{name}: {before} nodes became {after}" if before != after else f"{name}: {after} nodes, as before")
     else:
         show.text(f"{name}: nothing changed ({before} nodes)")
-    for line in change.applied:
+    applied = change.applied if args.all else change.applied[:SHOWN]
+    for line in applied:
         show.text(f"  + {line}")
+    if len(applied) < len(change.applied):
+        show.text(f"  + {len(change.applied) - len(applied)} more; --all shows them")
     declined = change.declined if args.all else change.declined[:SHOWN]
     for node, reason in declined:
         show.text(f"  - {node}: {reason}")

@@ -238,7 +238,7 @@ def _layers(result: Inspection, symbols: dict[str, str], show: Show, *, everythi
     if total is None:  # open dimensions: no shares, and more expressions would push the names out of the table
         keep = [0, 1, 2, 3, 4]
         columns, rows = [columns[i] for i in keep], [[row[i] for i in keep] for row in rows]
-    show.table(columns, rows, right="lllrrrrr")
+    show.table(columns, rows, right="lllrrrrr", optional=("live", "output size", "parameters", "operator", "output"))
 
 
 def _findings(result: Inspection, show: Show, *, everything: bool) -> None:

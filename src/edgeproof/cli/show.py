@@ -18,11 +18,22 @@ from ..protocols import Progress
 _BETWEEN, _BORDERS = 3, 2
 """Columns that a table takes between its cells and around them."""
 
+_FOLDED, _NARROW = 32, 12
+"""Characters to which words in a last column are folded: before another column is left out, and when none is left."""
+
 
 def table_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """Columns of the terminal that `Show.table` needs to show every cell on one line."""
     cells = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
     return sum(cells) + _BETWEEN * (len(cells) - 1) + _BORDERS
+
+
+def _least_width(columns: Sequence[str], rows: Sequence[Sequence[str]], right: str, words: int) -> int:
+    """As `table_width`, with a last column that is not right-aligned folded to so many characters."""
+    if not columns or right[len(columns) - 1 : len(columns)] == "r":
+        return table_width(columns, rows)
+    whole = max(len(row[-1]) for row in (columns, *rows))
+    return table_width(columns, rows) - whole + min(whole, words)
 
 
 class Show:
@@ -68,17 +79,34 @@ class Show:
         for line in textwrap.wrap(text, self.width, initial_indent=margin, subsequent_indent=margin):
             self.text(line)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "", right: str = "") -> None:
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        title: str = "",
+        right: str = "",
+        optional: Sequence[str] = (),
+    ) -> None:
         """A table for people; silent with ``--json``.
+
+        No cell is ever cut: a table that does not fit folds its last column, and is wider than the terminal if need be.
 
         Args:
             columns: Headings.
             rows: Cells.
             title: Above the table.
             right: One character per column, ``r`` for right-aligned.
+            optional: Headings of columns that are left out, in this order, until the rest fits.
         """
         if self.json:
             return
+        right = right.ljust(len(columns))
+        for name in optional:
+            if _least_width(columns, rows, right, _FOLDED) > self.width and name in columns:
+                keep = [i for i, column in enumerate(columns) if column != name]
+                columns, right = [columns[i] for i in keep], "".join(right[i] for i in keep)
+                rows = [[row[i] for i in keep] for row in rows]
         from rich import box
         from rich.console import Console
         from rich.table import Table
@@ -86,12 +114,12 @@ class Show:
         table = Table(title=title or None, box=box.SIMPLE, title_justify="left", pad_edge=False)
         for i, column in enumerate(columns):
             is_right = right[i : i + 1] == "r"
-            # Only the last column gives way on a narrow terminal, so that numbers and names stay whole.
-            last = i == len(columns) - 1
-            table.add_column(column, justify="right" if is_right else "left", no_wrap=not last, overflow="fold")
+            # Only a last column of words gives way on a narrow terminal, so that numbers and names stay whole.
+            folds = i == len(columns) - 1 and not is_right
+            table.add_column(column, justify="right" if is_right else "left", no_wrap=not folds, overflow="fold")
         for row in rows:
             table.add_row(*(_escape(visible(cell, "")) for cell in row))
-        console = Console(file=self._out, width=self.width)
+        console = Console(file=self._out, width=max(self.width, _least_width(columns, rows, right, _NARROW)))
         with console.capture() as captured:  # a pipe that is closed is then met here, not within rich, which exits
             console.print(table)
         self._print(captured.get().removesuffix("\n"))

@@ -80,7 +80,8 @@ class PruneChannels:
         left = counted.macs[1] / max(counted.macs[0], 1)
         if left > self.keep * (1 + 1e-9):
             declined.append((model.name, f"{left:.0%} of its work is left, not {self.keep:.0%}: the rest has to stay"))
-        applied = tuple(_line(layer) for layer in counted.layers if layer.macs[0] != layer.macs[1])
+        total = f"{left:.0%} of {counted.macs[0]:,} multiply-accumulates are left"
+        applied = (total, *(_line(layer) for layer in counted.layers if layer.macs[0] != layer.macs[1]))
         return Change(result, True, applied, tuple(declined), _facts(found, gone, counted))
 
 
@@ -133,7 +134,7 @@ def _invalid(model: Model) -> str | None:
 def _line(layer: LayerChange) -> str:
     (before, after), macs = layer.channels, layer.macs
     made = f"{before} channels became {after}" if before != after else "reads less"
-    return f"{layer.name} ({layer.op}): {made}, MACs {macs[1] / max(macs[0], 1):.0%}"
+    return f"{layer.name} ({layer.op}): {made}, {macs[1] / max(macs[0], 1):.0%} of its MACs left"
 
 
 def _facts(found: Channels, gone: Gone, counted: Account) -> dict[str, object]:
