@@ -21,7 +21,7 @@ def absent(monkeypatch):
 
 
 def test_the_line_names_an_extra_of_the_package(absent):
-    assert IMPL().missing() == "pip install 'edgeproof[openvino]'"
+    assert IMPL().missing() == "edgeproof targets --install openvino"
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"]
     assert any(line.startswith("openvino") for line in extras["openvino"])
@@ -34,7 +34,7 @@ def test_targets_shows_the_line_and_the_other_runtimes(absent, capsys):
     assert rows["openvino"] == {
         "backend": "openvino",
         "state": "missing",
-        "install": "pip install 'edgeproof[openvino]'",
+        "install": "edgeproof targets --install openvino",
     }
     assert rows["onnxruntime:cpu"]["state"] == "ready"
 
@@ -42,7 +42,7 @@ def test_targets_shows_the_line_and_the_other_runtimes(absent, capsys):
 def test_asking_for_it_is_refused_with_the_line(absent):
     with pytest.raises(UnsupportedError) as caught:
         find_target("openvino:cpu", {})
-    assert caught.value.hint == "run 'pip install 'edgeproof[openvino]''"
+    assert caught.value.hint == "run 'edgeproof targets --install openvino'"
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ class OpenVino:
 
     def missing(self) -> str | None:
         """The line that installs it."""
-        return None if importlib.util.find_spec("openvino") else "pip install 'edgeproof[openvino]'"
+        return None if importlib.util.find_spec("openvino") else "edgeproof targets --install openvino"
 
     def targets(self) -> tuple[Target, ...]:
         """Devices on which a one-node model really runs here, fastest first, then those that choose among them."""
