@@ -35,10 +35,10 @@ def test_a_file_names_model_data_and_stages_seen_from_its_own_folder(tmp_path):
         ("model: m\ndata: d\nstages: qat", "training.value", "expected a list"),
         ("model: m\ndata: d\nstages: [tran]", "training.key", "did you mean 'train'?"),
         ("model: m\ndata: d\nstages: [{train: {epoch: 3}}]", "training.key", "did you mean 'epochs'?"),
-        ("model: m\ndata: d\nstages: [{train: {epochs: many}}]", "training.value", "'many'; expected int"),
-        ("model: m\ndata: d\nstages: [{train: {epochs: 2.5}}]", "training.value", "2.5; expected int"),
-        ("model: m\ndata: d\nstages: [{train: {epochs: true}}]", "training.value", "True; expected int"),
-        ("model: m\ndata: d\nstages: [{train: {rate: .nan}}]", "training.value", "nan; expected float"),
+        ("model: m\ndata: d\nstages: [{train: {epochs: many}}]", "training.value", "'many'; expected a whole number"),
+        ("model: m\ndata: d\nstages: [{train: {epochs: 2.5}}]", "training.value", "2.5; expected a whole number"),
+        ("model: m\ndata: d\nstages: [{train: {epochs: true}}]", "training.value", "True; expected a whole number"),
+        ("model: m\ndata: d\nstages: [{train: {rate: .nan}}]", "training.value", "nan; expected a number"),
         ("model: m\ndata: d\nstages: [{train: {norms: warm}}]", "training.value", "one of trained, frozen"),
         ("model: m\ndata: d\nstages: [{train: {}, qat: {}}]", "training.value", "expected one stage"),
         ("model: m\ndata: d\nstages: [{prune: 3}]", "training.value", "expected settings"),
@@ -111,3 +111,35 @@ def test_without_an_engine_the_line_that_installs_one_is_the_hint(tmp_path):
         return
     with pytest.raises(UnsupportedError, match="edgeproof targets --install torch"):
         run_training(spec)
+
+
+def bomb(depth: int) -> str:
+    """Lists of nine aliases of the list before: 9 ** depth values when written out."""
+    return "".join(f"- &a{i} [{', '.join([f'*a{i - 1}' if i else 'x'] * 9)}]\n" for i in range(depth))
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        (f"model: m\ndata: d\nstages:\n{bomb(12)}", "training.not_yaml", "its aliases stand for more than 1,000,000"),
+        ("model: m\ndata: d\nstages: &s [*s]", "training.not_yaml", "its aliases stand for more than"),
+        (f"model: m\ndata: d\nstages:\n{bomb(4)}", "training.value", "expected one stage"),
+        ("model: m\ndata: [1, 2]\nstages: [qat]", "training.value", "data: is [1, 2]; expected text"),
+        (f"model: m\ndata: d\nstages: [qat]\nseed: {'9' * 5000}", "training.not_yaml", "Exceeds the limit"),
+        ("model: m\ndata: d\nstages: [qat]\nseed: -1", "train.setting", "seed: is -1; expected 0 to"),
+        (f"model: m\ndata: d\nstages: [{{train: {{rate: 1{'0' * 400}}}}}]", "training.value", "expected a number"),
+        ("model: m\ndata: d\nstages: [{train: {epochs: 0}}]", "train.setting", "train.epochs: is 0; expected 1 to"),
+        ("model: m\ndata: d\nstages: [{train: {batch: -1}}]", "train.setting", "train.batch: is -1; expected 1 to"),
+        ("model: m\ndata: d\nstages: [{train: {rate: -1}}]", "train.setting", "train.rate: is -1.0; expected"),
+        ("model: m\ndata: d\nstages: [{qat: {labels: 7}}]", "train.setting", "qat.labels: is 7.0; expected 0 to 1"),
+        ("model: m\ndata: d\nstages: [{prune: {keep: 2}}]", "train.setting", "prune.keep: is 2.0; expected"),
+        ("model: m\ndata: d\nstages: [{prune: {steps: 0}}]", "train.setting", "prune.steps: is 0; expected 1 to"),
+    ],
+)
+def test_hostile_and_senseless_values_are_refused_in_a_line(tmp_path, text, code, said):
+    with pytest.raises(InputError) as e:
+        read(tmp_path, text)
+    assert e.value.code == code
+    assert said in str(e.value)
+    assert e.value.hint
+    assert len(str(e.value)) < 600

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from .digest import digest_file, digest_json
 from .errors import InputError, did_you_mean
-from .files import os_error, yaml_problem
+from .files import os_error, read_yaml, yaml_problem
 from .target import Setting
 
 Feeds = Mapping[str, NDArray[Any]]
@@ -351,7 +351,7 @@ def _from_yaml(text: str, root: Path, subject: str) -> DataSpec:
     import yaml
 
     try:
-        value = yaml.safe_load(text)
+        value = read_yaml(text)
     except (yaml.YAMLError, RecursionError, ValueError) as e:  # ValueError: dates and numbers that are none
         raise InputError("data.not_yaml", subject, f"is not valid YAML: {yaml_problem(e)}", EXAMPLE) from e
     if isinstance(value, Mapping) and "names" in value and "format" not in value:  # a YOLO data file of its own

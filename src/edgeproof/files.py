@@ -189,6 +189,37 @@ _YAML = (
 """What PyYAML says, and what is meant."""
 
 
+YAML_VALUES = 1_000_000
+"""Most values in a YAML text, with its aliases written out."""
+
+
+def read_yaml(text: str) -> Any:
+    """The value of a YAML text, at a bounded price: a few lines of aliases can stand for billions of values.
+
+    Raises:
+        yaml.YAMLError: no YAML, a tag that makes objects, or more than `YAML_VALUES` values.
+        RecursionError: nested too deeply.
+        ValueError: a date or a number that is none.
+    """
+    import yaml
+
+    value = yaml.safe_load(text)
+    if _values(value, {}) > YAML_VALUES:
+        raise yaml.YAMLError(f"its aliases stand for more than {YAML_VALUES:,} values")
+    return value
+
+
+def _values(value: Any, known: dict[int, float]) -> float:
+    """How many values it has when written out; infinite for one that holds itself."""
+    if not isinstance(value, dict | list | set | tuple):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = math.inf  # what is met again before it is counted holds itself
+        items = [*value, *value.values()] if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_values(v, known) for v in items)
+    return known[id(value)]
+
+
 def yaml_problem(error: Exception) -> str:
     """Where a YAML text stops making sense, and what is missing there, as one clause.
 

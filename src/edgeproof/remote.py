@@ -340,7 +340,11 @@ def main() -> int:
         served = _Served(backend, out)
         with suppress(EndedError):
             while True:
-                send(out, served.answer(receive(0)))
+                answer = served.answer(receive(0))
+                try:
+                    send(out, answer)
+                except EdgeproofError as e:  # outputs of a type that frames do not carry
+                    send(out, Frame({"error": e.to_json()}))
     except EndedError:
         return 0
     return 0

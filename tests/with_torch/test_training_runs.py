@@ -3,10 +3,12 @@
 import json
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from edgeproof.cli import main
 from edgeproof.errors import InputError
+from edgeproof.model import Model, save_model
 from edgeproof.passes.distil import Distil
 from edgeproof.passes.int8 import Int8
 from edgeproof.protocols import Context
@@ -76,3 +78,44 @@ def test_a_file_is_trained_pruned_retrained_quantised_and_exported(tmp_path, cap
     assert (tmp_path / "runs/spec/05-export/onnxruntime-cpu.ort").is_file()
     assert main(["train", str(tmp_path / "spec.yaml"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == result
+
+
+def trained(folder, capsys, stages: str) -> dict:
+    """The result of a training file with these stages, or its error."""
+    (folder / "spec.yaml").write_text(f"model: net.onnx\ndata: samples.npz\nstages: {stages}\n")
+    main(["train", str(folder / "spec.yaml"), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_run_of_another_model_in_the_same_folder_is_not_gone_on_from(tmp_path, capsys):
+    write_job(tmp_path)
+    first = trained(tmp_path, capsys, "[{train: {epochs: 2}}]")
+    model = small_cnn()
+    for name, tensor in model.graph.graph.initializers.items():
+        if tensor.const_value is not None and tensor.const_value.dtype.name == "FLOAT":
+            tensor.const_value = ir.tensor(-0.5 * tensor.const_value.numpy(), name=name)
+    save_model(Model.of(model.graph, "net"), tmp_path / "net.onnx")
+    second = trained(tmp_path, capsys, "[{train: {epochs: 2}}]")
+    assert second["stages"][0]["model"] != first["stages"][0]["model"]
+    assert second["stages"][1]["model"] != first["stages"][1]["model"]
+    assert second["stages"][1]["epochs"][0]["loss"] != first["stages"][1]["epochs"][0]["loss"]
+
+
+def test_labels_that_the_model_has_no_class_for_are_named(tmp_path, capsys):
+    write_job(tmp_path)
+    with np.load(tmp_path / "samples.npz") as z:
+        x, labels = z["x"], z["labels"]
+    np.savez(tmp_path / "samples.npz", x=x, labels=np.full_like(labels, 99))
+    error = trained(tmp_path, capsys, "[{train: {epochs: 1}}]")["error"]
+    assert error["code"] == "training.labels"
+    assert "has the label 99" in error["problem"]
+    assert "from 0 to" in error["problem"]
+
+
+def test_samples_that_are_no_numbers_are_told_before_the_first_step(tmp_path, capsys):
+    write_job(tmp_path)
+    with np.load(tmp_path / "samples.npz") as z:
+        np.savez(tmp_path / "samples.npz", x=np.full_like(z["x"], np.nan), labels=z["labels"])
+    error = trained(tmp_path, capsys, "[{train: {epochs: 1}}]")["error"]
+    assert error["code"] == "train.not_finite"
+    assert error["exit_code"] == 2

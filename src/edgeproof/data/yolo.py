@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..dataset import PICTURES, Boxes, DataSpec, settings_from
 from ..errors import InputError, did_you_mean
+from ..files import read_yaml
 from ..model import TensorSpec
 from ..protocols import DataFormat, Dataset
 from ._samples import bad_label, existing, from_pictures, lines_of
@@ -75,7 +76,7 @@ def _config(path: Path) -> tuple[Mapping[str, Any], Path]:
     if not file.is_file():
         return {}, path
     try:
-        value = yaml.safe_load("\n".join(lines_of(file)))
+        value = read_yaml("\n".join(lines_of(file)))
     except (yaml.YAMLError, RecursionError, ValueError) as e:
         raise InputError("data.not_yaml", str(file), f"is not valid YAML: {' '.join(str(e).split())}", "fix it") from e
     if not isinstance(value, Mapping):

@@ -22,6 +22,7 @@ import numpy as np
 
 from .. import toolchain
 from ..dataset import Feeds
+from ..digest import digest_array, digest_json
 from ..errors import EdgeproofError, InternalError, UnsupportedError, error_from
 from ..files import read_json, write_json
 from ..job import load_feeds, save_feeds
@@ -108,13 +109,18 @@ def train(
         root = folder or Path(temporary)
         root.mkdir(parents=True, exist_ok=True)
         count = 0
+        seen = [model.digest, teacher.digest]
         for count, sample in enumerate(feeds, 1):
             extra = {} if labels is None else {"labels": np.asarray([labels[count - 1]], np.int64)}
             save_feeds(root / f"{count - 1:06d}.npz", [sample, extra] if extra else [sample])
+            seen.append(digest_json({n: digest_array(a) for n, a in {**sample, **extra}.items()}))
         save_model(model, root / "model.onnx")
         save_model(teacher, root / "teacher.onnx")
         masks = {n: m.tolist() for n, m in training.masks.items()}
-        write_json(root / "job.json", {"engine": name, "samples": count, **asdict(training), "masks": masks})
+        write_json(
+            root / "job.json",
+            {"engine": name, "samples": count, "of": digest_json(seen), **asdict(training), "masks": masks},
+        )
         epochs = _run(toolchain.command(python, "edgeproof.train.child"), root, progress)
         return load_model(root / "trained.onnx"), epochs
 
@@ -131,6 +137,8 @@ def _run(command: list[str], root: Path, progress: Progress) -> list[Epoch]:
             process.stdin.write(f"{root.absolute()}\n")
             process.stdin.close()
             for line in process.stdout:
+                if not line.endswith("\n"):
+                    break  # it ended in the middle of a word; its exit code says why
                 told = json.loads(line)
                 if "error" in told:
                     raise error_from(told["error"])
@@ -211,6 +219,7 @@ def _do(root: Path, tell: Any) -> None:
         training,
         stack=all(spec.shape and isinstance(spec.shape[0], str) for spec in model.inputs),
         checkpoint=root / "checkpoint.npz",
+        of=job["of"],
         progress=lambda what, share: tell({"what": what, "share": share}),
         on_epoch=lambda epoch: tell({"epoch": asdict(epoch)}),
     )

@@ -27,9 +27,50 @@ Sample = tuple[Feeds, Outputs]
 """Inputs of one step, and what is wanted of each tensor in the loss."""
 
 
+LIMITS: Mapping[str, tuple[float, float, str]] = {
+    "rate": (1e-12, 1e3, "2e-3"),
+    "epochs": (1, 1e6, "10"),
+    "batch": (1, 1e6, "8"),
+    "warmup": (0, 1, "0.1"),
+    "decay": (0, 1e3, "0"),
+    "clip": (0, math.inf, "1"),
+    "scale_rate": (0, 1e3, "0.1"),
+    "l1": (0, 1e6, "0"),
+    "held_out": (0, 0.9, "0.125"),
+    "patience": (0, math.inf, "0"),
+    "seconds": (0, math.inf, "0"),
+    "threads": (0, 4096, "0"),
+    "seed": (0, 2**63 - 1, "0"),
+}
+"""Setting → least value, greatest value, one that works."""
+
+
+def check_limits(
+    name: str, value: float, subject: str, limits: Mapping[str, tuple[float, float, str]] = LIMITS
+) -> None:
+    """Hold a setting that is a number against its limits.
+
+    Args:
+        name: Of the setting; one without limits passes.
+        value: Its value.
+        subject: What to call it.
+        limits: As `LIMITS`.
+
+    Raises:
+        InputError: train.setting.
+    """
+    least, most, good = limits.get(name, (-math.inf, math.inf, ""))
+    if not least <= value <= most:
+        wanted = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
+        raise InputError("train.setting", subject, f"is {str(value)[:40]}; expected {wanted}", f"e.g. {name}: {good}")
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """How to train.
+
+    Raises:
+        InputError: train.setting, for a number outside of `LIMITS`.
 
     Attributes:
         terms: The loss: the sum of these.
@@ -78,6 +119,11 @@ class Training:
     threads: int = 0
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        """Refuse what no training can go by."""
+        for name in LIMITS:
+            check_limits(name, getattr(self, name), name)
+
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
@@ -105,6 +151,7 @@ def fit(
     *,
     stack: bool = False,
     checkpoint: Path | None = None,
+    of: str = "",
     progress: Progress = lambda _what, _share: None,
     on_epoch: Callable[[Epoch], None] = lambda _epoch: None,
 ) -> list[Epoch]:
@@ -117,6 +164,7 @@ def fit(
         stack: Join the samples of a step along their first axis, where all have the same shapes; without, each is run
             alone and gradients are averaged.
         checkpoint: NPZ file written after every epoch; one of the same training is gone on from.
+        of: Digest of models and samples: a checkpoint of others is not gone on from.
         progress: Told about every step.
         on_epoch: Given every epoch as it ends.
 
@@ -124,7 +172,7 @@ def fit(
         The epochs, those of an interrupted run included.
 
     Raises:
-        InputError: train.samples, train.diverged.
+        InputError: train.samples, train.not_finite, train.diverged.
     """
     rng = np.random.default_rng(training.seed)
     order = rng.permutation(len(samples))
@@ -146,10 +194,17 @@ def fit(
         return float(np.average(found, weights=[len(group) for group in groups]))
 
     best = look()
+    if best is not None and not math.isfinite(best):
+        raise InputError(
+            "train.not_finite",
+            "the loss before the first step",
+            f"is {best}, on samples that are held out",
+            "look for NaN and infinities in the samples, and run 'edgeproof inspect' for those in the weights",
+        )
     best_state = learner.state()
     first = best
     if checkpoint is not None and checkpoint.is_file():
-        resumed = _read(checkpoint, training, len(samples))
+        resumed = _read(checkpoint, _key(training, len(samples), of))
         if resumed is not None:
             epochs, best, best_state, state = resumed
             learner.restore(state)
@@ -168,23 +223,20 @@ def fit(
             rate = training.rate * _schedule(min(share, 1.0), training.warmup)
             losses.append(learner.step(_joined_if(stack, [samples[i] for i in batch]), rate))
             if not math.isfinite(losses[-1]):
-                raise InputError(
-                    "train.diverged",
-                    f"epoch {number}",
-                    f"the loss became {losses[-1]}",
-                    "use a lower rate",
-                )
+                raise _diverged(number, "the loss", losses[-1])
             progress(f"epoch {number} of {training.epochs}, loss {losses[-1]:.4g}", min(share, 1.0))
             if training.seconds and time.monotonic() - start > training.seconds:
                 break
         seen = look()
+        if seen is not None and not math.isfinite(seen):
+            raise _diverged(number, "the loss on held-out samples", seen)
         epoch = Epoch(number, float(np.mean(losses)), seen, rate, time.monotonic() - start)
         epochs.append(epoch)
         on_epoch(epoch)
         if seen is None or best is None or seen < best:
             best, best_state = seen, learner.state()
         if checkpoint is not None:
-            _write(checkpoint, training, len(samples), epochs, best, best_state, learner.state())
+            _write(checkpoint, _key(training, len(samples), of), epochs, best, best_state, learner.state())
         if training.seconds and epoch.seconds > training.seconds:
             break
         if training.patience and _stale(epochs, training.patience, first):
@@ -192,6 +244,11 @@ def fit(
     learner.restore(best_state)
     progress("trained", 1.0)
     return epochs
+
+
+def _diverged(number: int, what: str, value: float) -> InputError:
+    hint = "use a lower rate, and look for NaN and infinities in the samples"
+    return InputError("train.diverged", f"epoch {number}", f"{what} became {value}", hint)
 
 
 def joinable(step: Sequence[Sample]) -> bool:
@@ -228,16 +285,15 @@ def _stale(epochs: Sequence[Epoch], patience: int, first: float | None) -> bool:
     return len(values) > patience and min(values[-patience:]) >= min(values[:-patience])
 
 
-def _key(training: Training, samples: int) -> str:
+def _key(training: Training, samples: int, of: str) -> str:
     """What a checkpoint belongs to."""
     facts = {k: repr(getattr(training, k)) for k in Training.__slots__ if k not in ("masks", "threads", "seconds")}
-    return digest_json({**facts, "samples": samples})
+    return digest_json({**facts, "samples": samples, "of": of})
 
 
 def _write(
     path: Path,
-    training: Training,
-    samples: int,
+    key: str,
     epochs: Sequence[Epoch],
     best: float | None,
     best_state: Outputs,
@@ -247,16 +303,21 @@ def _write(
         [[e.number, e.loss, np.nan if e.held_out is None else e.held_out, e.rate, e.seconds] for e in epochs]
     )
     arrays: dict[str, Any] = {f"best:{n}": a for n, a in best_state.items()} | {f"now:{n}": a for n, a in state.items()}
-    key = np.frombuffer(_key(training, samples).encode(), np.uint8)
     with replacing(path) as temporary, temporary.open("wb") as out:
-        np.savez(out, key=key, epochs=table, best=np.array(np.nan if best is None else best), **arrays)
+        np.savez(
+            out,
+            key=np.frombuffer(key.encode(), np.uint8),
+            epochs=table,
+            best=np.array(np.nan if best is None else best),
+            **arrays,
+        )
 
 
-def _read(path: Path, training: Training, samples: int) -> tuple[list[Epoch], float | None, Outputs, Outputs] | None:
+def _read(path: Path, key: str) -> tuple[list[Epoch], float | None, Outputs, Outputs] | None:
     """A checkpoint of this very training; None for another's, or a damaged one."""
     try:
         with np.load(path, allow_pickle=False) as z:
-            if z["key"].tobytes().decode() != _key(training, samples):
+            if z["key"].tobytes().decode() != key:
                 return None
             rows = [
                 Epoch(int(n), float(a), None if np.isnan(h) else float(h), float(r), float(s))
