@@ -10,12 +10,12 @@ from edgeproof.train.fit import Training
 from edgeproof.train.losses import Term
 from edgeproof.train.tinygrad import IMPL as TINYGRAD
 from edgeproof.train.torch import IMPL as TORCH
-from small_nets import context, net, node, number, ran, samples, small_cnn, weight
+from small_nets import context, net, node, number, ran, samples, weight
 
 if importlib.util.find_spec("tinygrad") is None:
     pytest.skip("tinygrad is not beside torch here", allow_module_level=True)
 
-FLOAT, LOOSE = 1e-4, 2e-2
+FLOAT, LOOSE = 1e-4, 5e-2
 """Differences as a share of the largest gradient; the second where values are rounded to codes."""
 
 
@@ -136,12 +136,28 @@ def test_a_net_with_batch_norms_takes_the_same_steps(settings):
     check(both(model, None, feeds, wanted, (Term("mse", "y"),), **settings))
 
 
-@pytest.mark.parametrize(("make", "per_channel"), [(small_cnn, True), (normed, False)])
-def test_a_quantised_net_takes_the_same_steps(make, per_channel):
+def residual():
+    return net(
+        [
+            node("Conv", ["x", "w1", "b1"], ["a"], pads=[1] * 4),
+            node("Relu", ["a"], ["r"]),
+            node("Conv", ["r", "w2"], ["c"]),
+            node("Add", ["c", "r"], ["s"]),
+            node("GlobalAveragePool", ["s"], ["p"]),
+            node("Flatten", ["p"], ["f"]),
+            node("Gemm", ["f", "w3"], ["y"], transB=1),
+        ],
+        [weight("w1", 4, 3, 3, 3), weight("b1", 4), weight("w2", 4, 4, 1, 1), weight("w3", 3, 4)],
+        (2, 3, 4, 4),
+    )
+
+
+@pytest.mark.parametrize(("make", "per_channel"), [(residual, True), (normed, False)])
+def test_a_quantised_net_has_the_same_gradients(make, per_channel):
     model = make()
     quantised = Int8(per_channel=per_channel)(model, context(model, 8)).model
     feeds = samples(model, 1, seed=5)[0]
     wanted = {"y": ran(model, feeds) * np.float32(1.1)}
-    found = both(quantised, model, feeds, wanted, (Term("mse", "y"),), optimizer="adam")
+    found = both(quantised, model, feeds, wanted, (Term("mse", "y"),))
     # A sum in another order may fall on the other side of the edge between two codes.
     check(found, loose=set(found[0][1]))
