@@ -170,6 +170,11 @@ def names() -> tuple[str, ...]:
     return tuple(catalogue())
 
 
+def called() -> tuple[str, ...]:
+    """Every name that `find` takes: those of all devices, each with its aliases behind it."""
+    return tuple(n for row in catalogue().values() for n in (row.name, *row.aliases))
+
+
 def find(name: str) -> Hardware:
     """The device called ``name``, by its name or an alias; what follows a colon does not count.
 
@@ -183,9 +188,8 @@ def find(name: str) -> Hardware:
     for row in catalogue().values():
         if wanted == row.name or wanted in row.aliases:
             return row
-    known = [n for row in catalogue().values() for n in (row.name, *row.aliases)]
-    like = [n for n in known if wanted and wanted.lower() in n]
-    hint = f"known with {wanted!r} in the name: {', '.join(like)}" if like else did_you_mean(wanted, known)
+    like = [n for n in called() if wanted and wanted.lower() in n]
+    hint = f"known with {wanted!r} in the name: {', '.join(like)}" if like else did_you_mean(wanted, called())
     raise InputError("hardware.unknown", name, "no such device", hint)
 
 

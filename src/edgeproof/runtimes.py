@@ -88,7 +88,7 @@ def backend_of(name: str) -> str:
         return first
     if hardware.knows(name):
         return hardware.plan(name).backend
-    hint = did_you_mean(first, (*registry.names("backends"), *hardware.names()))
+    hint = did_you_mean(first, (*registry.names("backends"), *hardware.called()))
     raise InputError("target.unknown", name, "is neither a runtime nor a device of the catalogue", hint)
 
 

@@ -209,6 +209,25 @@ def test_open_dimensions_keep_a_node_off_a_dla_and_fixing_them_is_the_remedy():
     assert node.state == "runs"
 
 
+def test_a_runtime_with_files_of_fixed_shapes_tells_how_to_close_an_open_model():
+    made = model("y = Relu(x)", inputs="float[batch, 3, 16, 16] x")
+    assert any("--shape x=1,3,16,16" in note for note in support(made, "raspberry-pi-5").notes)
+    assert support(made, "raspberry-pi-5", {"x": (1, 3, 16, 16)}).notes == ()
+    assert support(made, "openvino:cpu").notes == ()
+
+
+def test_a_device_with_an_older_tensorrt_than_the_list_is_told_so():
+    made = model("y = Relu(x)")
+    assert any("TensorRT 8.2.1" in note for note in support(made, "jetson-nano").notes)
+    assert support(made, "orin-nx").notes == ()
+
+
+def test_a_device_that_is_mistyped_is_told_from_a_runtime_without_a_table():
+    with pytest.raises(UnsupportedError) as caught:
+        table_for("orinnx:dla0")
+    assert caught.value.hint == "did you mean 'orin-nx'?"
+
+
 def test_what_neither_dla_nor_gpu_runs_fails():
     ((state, why),) = on_dla("y = Det(x)")
     assert state == "fails"

@@ -109,7 +109,7 @@ def table_for(target: str) -> Table:
     for tried in (name, f"{backend}:{kind}", backend, *(t for t in tables() if t.startswith(f"{backend}:"))):
         if tried in tables():
             return tables()[tried]
-    hint = did_you_mean(backend, (*tables(), *hardware.names()))
+    hint = did_you_mean(backend, (*tables(), *hardware.called()))
     raise UnsupportedError("support.unknown", target, "has no support table", hint)
 
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import hardware
+from ..graph.example_shape import example_shape
 from ..graph.quantised import PAIR, computed
 from ..graph.rewrite import array, label
 from ..graph.shapes import Shape, infer
@@ -44,6 +45,10 @@ REMEDIES: Mapping[str, str] = {
     "Upsample": "export it again with opset 11 or later, as Resize",
 }
 """Operator → the pass that does away with it."""
+FIXED = ("litert:cpu", "ncnn:cpu", "executorch:xnnpack", "coreml:all")
+"""Runtimes whose files are built for fixed shapes."""
+TENSORRT = 10
+"""Major version that the published list of TensorRT's operators is about."""
 _ELSEWHERE = 4
 """How many other runtimes a hint names."""
 
@@ -127,7 +132,26 @@ def support(model: Model, target: str, shapes: Mapping[str, Shape] | None = None
         if any(asked.get(id(n), "fp32") == "fp32" for n in nodes):
             notes.append(AS_HALF)
         return Support(target, table.kind, f"{DOCUMENT}; on the GPU: {_gpu().source}", found, tuple(notes))
-    return Support(target, table.kind, table.source, tuple(_looked_up(n, asked, table) for n in nodes))
+    found = tuple(_looked_up(n, asked, table) for n in nodes)
+    return Support(target, table.kind, table.source, found, _notes(model, target, table, shapes or {}))
+
+
+def _notes(model: Model, target: str, table: Table, shapes: Mapping[str, Shape]) -> tuple[str, ...]:
+    """What stands against a table that looks at one operator at a time."""
+    notes = []
+    left = [s for s in model.inputs if s.dynamic and s.name not in shapes]
+    if left and table.runtime in FIXED:
+        flags = " ".join(f"--shape {s.name}={example_shape(s, model.outputs)}" for s in left)
+        notes.append(f"files for it have fixed shapes, and inputs of this model are open: build with {flags}")
+    if table.runtime == "tensorrt" and hardware.knows(target):
+        row = hardware.find(target)
+        has = next((p.tensorrt for p in reversed(row.jetpacks) if p.tensorrt), "")
+        if has and int(has.partition(".")[0]) < TENSORRT:
+            notes.append(
+                f"the list is that of TensorRT {TENSORRT}, and the last JetPack for {row.name} has TensorRT {has}, "
+                "which may lack some of it: build on the device, which tells"
+            )
+    return tuple(notes)
 
 
 def _looked_up(node: ir.Node, asked: Mapping[int, Precision], table: Table) -> NodeSupport:
