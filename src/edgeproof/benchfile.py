@@ -408,6 +408,8 @@ def _done(file: Path, start: BenchFile) -> list[LegRun]:
     if not file.exists():
         return []
     before = load_bench(file)
+    if not before.runs:
+        return []  # it failed before anything was measured
     for key, value in start.request.items():
         if before.request[key] != value:
             raise InputError(

@@ -91,6 +91,26 @@ def test_a_mistake_on_the_command_line_is_named(
     assert message in capsys.readouterr().err
 
 
+def test_a_bench_that_failed_before_it_measured_anything_does_not_hold_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The determinant of a matrix that is not square fails in the first run."""
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Det", ["x"], ["y"])],
+        "net",
+        [value("x", TensorProto.FLOAT, ("n", "m"))],
+        [value("y", TensorProto.FLOAT, None)],
+    )
+    bad = tmp_path / "bad.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), bad)
+    quick = ["--runs", "1", "--inferences", "5", "--out", str(tmp_path / "out")]
+    assert main(["bench", str(bad), *quick, "--shape", "3,4"]) != 0
+    assert (tmp_path / "out" / "bench.json").is_file()
+    assert main(["bench", str(network(tmp_path / "good.onnx")), *quick]) == 0
+    assert "latency_p50" in capsys.readouterr().out
+
+
 def test_a_folder_that_cannot_be_written_is_found_out_before_measuring(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

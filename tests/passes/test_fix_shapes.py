@@ -40,6 +40,11 @@ def test_the_size_of_a_reshape_that_is_computed_from_the_input_reaches_the_outpu
     assert change.model.outputs[0].shape == (2, 12)
 
 
+def test_an_only_input_needs_no_name():
+    only = build([node("Relu", "x", "y")], {"x": ("n", 4)}, "y")
+    assert FixShapes("3,4")(only, CONTEXT).model.inputs[0].shape == (3, 4)
+
+
 def test_stale_shapes_of_inner_values_are_replaced():
     graph = model().graph.clone()
     graph.graph[0].outputs[0].shape = ir.Shape([1, 9, 4])

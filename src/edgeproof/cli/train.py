@@ -60,7 +60,7 @@ def table(result: Mapping[str, Any], show: Show) -> None:
             ]
         )
     columns = ["stage", f"{result['metric']} [95 %]", "size", "MACs", "loss", "model"]
-    show.table(columns, rows, right=" rrr  ")
+    show.table(columns, rows, right=" rrr  ", optional=("loss",))
     show.text(f"  scored on {result['samples']['tested']} samples that nothing learned from")
 
 

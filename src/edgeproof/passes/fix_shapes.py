@@ -29,8 +29,8 @@ class FixShapes:
     """Fix shapes.
 
     Attributes:
-        shapes: ``name=1,3,224,224``; several separated by ``;``. An input that is not named keeps its open dimensions,
-            except those whose symbol gets a size from another input.
+        shapes: ``name=1,3,224,224``; several separated by ``;``; an only input needs no name. An input that is not
+            named keeps its open dimensions, except those whose symbol gets a size from another input.
     """
 
     shapes: str = ""
@@ -41,7 +41,8 @@ class FixShapes:
         Raises:
             InputError: fix_shapes.syntax, fix_shapes.unknown_input, fix_shapes.rank, fix_shapes.contradiction.
         """
-        wanted = parse_shapes(self.shapes)
+        bare = self.shapes.strip()[:1].isdigit() and "=" not in self.shapes and len(model.inputs) == 1
+        wanted = parse_shapes(f"{model.inputs[0].name}={self.shapes}" if bare else self.shapes)
         specs = {s.name: s for s in model.inputs}
         symbols: dict[str, int] = {}
         for name, shape in wanted.items():
