@@ -82,7 +82,7 @@ def closed(model: Model, shapes: Mapping[str, Shape]) -> Model:
     for graph in graphs(clone):
         for value in [*graph.inputs, *(v for n in graph for v in n.outputs)]:
             shape = known.get(value.name or "", ("", None))[1]
-            if shape is not None:
+            if shape is not None and value.type is not None:  # onnx_ir writes no shape without a type, and says so
                 value.shape = ir.Shape([None if d == UNNAMED else d for d in shape])
             elif not value.is_graph_output():
                 value.shape = None
