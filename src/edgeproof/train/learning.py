@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from ..quant.calibration import observed
 from .fit import Training
 from .losses import Term
 from .quantisers import Held, Points
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 LEAST_SIZE = 1e-3
 """A tensor of zeros, such as a fresh bias, is taken to be of this size."""
@@ -106,6 +109,10 @@ def written(model: Model, points: Points, table: Mapping[str, NDArray[Any]]) -> 
         for name, value in stored.items():
             if name in table and name not in points.held:
                 _store(value, table[name])
+        for node in graph:
+            name = node.outputs[0].name or "" if node.outputs else ""
+            if node.op_type == "Constant" and name in table and "value" in node.attributes:
+                _store_constant(node, table[name])
     return Model.of(clone, model.name)
 
 
@@ -151,12 +158,24 @@ def _stored(table: Mapping[str, NDArray[Any]], stored: Mapping[str, Any], name: 
 
 
 def _store(value: Any, array: NDArray[Any]) -> None:
+    value.const_value = _tensor(value.name, value.const_value, array)
+
+
+def _store_constant(node: ir.Node, array: NDArray[Any]) -> None:
+    """As `_store`, where a node holds the tensor."""
     import onnx_ir as ir
 
-    old = value.const_value
+    made = _tensor(node.outputs[0].name or "", node.attributes["value"].value, array)
+    node.attributes["value"] = ir.AttrTensor("value", made)
+    node.outputs[0].const_value = made
+
+
+def _tensor(name: str, old: Any, array: NDArray[Any]) -> ir.TensorProtocol:
+    import onnx_ir as ir
+
     if not np.isfinite(array).all():
         raise InputError(
-            "train.not_finite", value.name, "was trained to NaN or infinity", "use a lower rate, or clip the gradients"
+            "train.not_finite", name, "was trained to NaN or infinity", "use a lower rate, or clip the gradients"
         )
     new = array.reshape(old.numpy().shape).astype(old.numpy().dtype)
-    value.const_value = ir.Tensor(new, dtype=old.dtype, name=old.name)
+    return ir.Tensor(new, dtype=old.dtype, name=old.name)
