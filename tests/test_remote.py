@@ -1,5 +1,6 @@
 """A backend in another process answers as it does in this one."""
 
+import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from edgeproof import registry, runtimes, toolchain
 from edgeproof.bench import bench
+from edgeproof.cli import main
 from edgeproof.errors import InputError, UnsupportedError
 from edgeproof.job import CONTROL, Leg, Plan
 from edgeproof.model import Model, save_model
@@ -122,7 +124,40 @@ def test_only_a_finished_installation_counts(tmp_path, monkeypatch):
     (tmp_path / "openvino" / "bin").mkdir(parents=True)
     assert toolchain.python_of("openvino") is None
     (tmp_path / "openvino" / ".edgeproof-installed").touch()
-    assert toolchain.python_of("openvino") == tmp_path / "openvino" / "bin" / "python"
+    python = tmp_path / "openvino" / "bin" / "python"
+    assert toolchain.python_of("openvino") is None
+    python.symlink_to(tmp_path / "gone")
+    assert toolchain.python_of("openvino") is None
+    python.unlink()
+    python.symlink_to(sys.executable)
+    assert toolchain.python_of("openvino") == python
+
+
+@pytest.mark.parametrize("script", ["#!/bin/sh\nexit 3\n", "#!/nowhere/python\n", "no program\n"])
+def test_a_toolchain_that_does_not_start_is_one_row_of_the_targets_and_says_what_mends_it(
+    script, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv(toolchain.FOLDER, str(tmp_path))
+    python = tmp_path / "coreml" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(script)
+    python.chmod(0o755)
+    (tmp_path / "coreml" / ".edgeproof-installed").touch()
+    assert main(["targets", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["targets"]
+    (broken,) = [r for r in rows if r["state"] == "broken"]
+    assert broken["backend"] == "coreml"
+    assert broken["error"]["code"] == "toolchain.broken"
+    assert "edgeproof targets --install coreml" in broken["error"]["hint"]
+    assert any(r["state"] == "ready" for r in rows)
+
+
+def test_where_no_environment_can_be_made_nothing_half_made_stays(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(toolchain.FOLDER, str(tmp_path / "file"))
+    with pytest.raises(UnsupportedError, match=r"toolchain\.venv"):
+        toolchain.install("torch")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_an_unknown_runtime_is_named_with_the_nearest():

@@ -133,21 +133,27 @@ class _Child:
     def __init__(self, name: str, python: Path) -> None:
         self._name = name
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
-        self._process = subprocess.Popen(
-            toolchain.command(python, __name__ if __name__ != "__main__" else "edgeproof.remote"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            bufsize=0,
-        )
+        try:
+            self._process = subprocess.Popen(
+                toolchain.command(python, __name__ if __name__ != "__main__" else "edgeproof.remote"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                bufsize=0,
+            )
+        except OSError as e:
+            self._log.close()
+            raise toolchain.broken(name, e.strerror or str(e)) from e
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._to, False)
         try:
             self.ask(Frame({"backend": name, "parent": os.getpid()}))
-        except BaseException:
+        except BaseException as e:
             self.close()
+            if isinstance(e, EdgeproofError) and e.code == "backend.crashed":
+                raise toolchain.broken(name, e.problem) from e
             raise
 
     def ask(self, question: Frame, progress: Progress = lambda _what, _share: None) -> Frame:

@@ -132,7 +132,18 @@ def folder(name: str) -> Path:
 def python_of(name: str) -> Path | None:
     """The Python of a toolchain's own environment; None when there is none, or its installation was not finished."""
     place = folder(name)
-    return place / "bin" / "python" if (place / _DONE).is_file() else None
+    python = place / "bin" / "python"
+    return python if (place / _DONE).is_file() and os.access(python, os.X_OK) else None
+
+
+def broken(name: str, why: str) -> UnsupportedError:
+    """The error about a toolchain whose Python is there and does not do its work."""
+    return UnsupportedError(
+        "toolchain.broken",
+        name,
+        f"its own Python ({folder(name)}) does not work: {why}",
+        f"make it anew: 'edgeproof targets --install {name}'",
+    )
 
 
 def command(python: str | Path, module: str) -> list[str]:
@@ -170,17 +181,34 @@ def install(name: str, progress: Callable[[str, float], None] = lambda _what, _s
         _steps(name, Path(sys.executable), chain.steps, progress)
         return Path(sys.executable)
     place = folder(name)
-    (place / _DONE).unlink(missing_ok=True)
     progress(f"{name}: making {place}", 0.0)
     try:
-        shutil.rmtree(place, ignore_errors=True)
-        venv.create(place, with_pip=True)
+        try:
+            (place / _DONE).unlink(missing_ok=True)
+            shutil.rmtree(place, ignore_errors=True)
+            venv.create(place, with_pip=True)
+        except (OSError, subprocess.CalledProcessError) as e:
+            raise UnsupportedError(
+                "toolchain.venv",
+                name,
+                f"no environment could be made at {place}: {_said(e)}",
+                f"check that it can be written and has free space; {FOLDER} names another place",
+            ) from e
         _steps(name, place / "bin" / "python", ((*_own_requirements(),), *chain.steps), progress)
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise
     (place / _DONE).touch()
     return place / "bin" / "python"
+
+
+def _said(error: OSError | subprocess.CalledProcessError) -> str:
+    """What a failed venv said, in a line."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    lines = (error.output or b"").decode("utf-8", "replace").splitlines()
+    cause = next((t.partition("Errno")[2] for t in lines if "[Errno" in t), "")
+    return cause.partition("] ")[2][:200] or f"python -m ensurepip ended with {error.returncode}"
 
 
 _DONE = ".edgeproof-installed"

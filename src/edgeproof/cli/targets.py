@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .. import registry, runtimes
+from ..errors import EdgeproofError
 from ..protocols import Backend, Planning
 from ._hardware import show_hardware
 from .show import Show
@@ -39,13 +40,19 @@ def run(args: argparse.Namespace, show: Show) -> int:
             rows.append([f"{name}:*", "missing", line])
             result.append({"backend": name, "state": "missing", "install": line})
             continue
-        here = backend.targets()
+        try:
+            here = backend.targets()
+            planned = backend.planned() if isinstance(backend, Planning) else ()
+        except EdgeproofError as e:  # one runtime that is broken hides no other
+            rows.append([f"{name}:*", "broken", f"{e.problem}; {e.hint}"])
+            result.append({"backend": name, "state": "broken", "error": e.to_json()})
+            continue
         for target in here:
             scheme = target.scheme
             wants = f"{scheme.activation} activations, {scheme.weight} weights" if scheme else "no INT8"
             rows.append([target.name, "ready", wants])
             result.append({"backend": name, "target": target.name, "state": "ready", "quantisation": wants})
-        for target in backend.planned() if isinstance(backend, Planning) else ():
+        for target in planned:
             if target.name not in {t.name for t in here}:
                 rows.append([target.name, "builds", f"edgeproof build MODEL --target {target.name}"])
                 result.append({"backend": name, "target": target.name, "state": "builds"})
