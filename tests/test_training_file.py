@@ -6,6 +6,7 @@ import pytest
 
 from edgeproof.errors import InputError, UnsupportedError
 from edgeproof.training import STAGES, load_training, run_training
+from edgeproof.workspace import only_one
 from small_runs import write_job
 
 
@@ -52,6 +53,13 @@ def test_what_is_wrong_is_named_with_the_remedy(tmp_path, text, code, said):
     assert e.value.code == code
     assert said in str(e.value)
     assert e.value.hint
+
+
+def test_two_processes_do_not_work_on_one_run(tmp_path):
+    write_job(tmp_path)
+    spec = read(tmp_path, "model: net.onnx\ndata: samples.npz\nstages: [{prune: {keep: 0.9}}]\n")
+    with only_one(spec.out), pytest.raises(InputError, match=r"workspace\.busy"):
+        run_training(spec)
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -34,6 +34,7 @@ from .train.child import train
 from .train.fit import LIMITS, Epoch, Training, check_limits
 from .train.losses import Term
 from .train.teacher import heads
+from .workspace import only_one
 
 FORMAT = "edgeproof.training/1"
 NAME = "training.json"
@@ -345,6 +346,12 @@ def run_training(
     if until and until not in [s.kind for s in spec.stages]:
         known = did_you_mean(until, [s.kind for s in spec.stages])
         raise InputError("training.stage", until, "is no stage of this file", known)
+    with only_one(spec.out):
+        return _staged(spec, until, progress, tell)
+
+
+def _staged(spec: Spec, until: str, progress: Progress, tell: Callable[[str], None]) -> dict[str, Any]:
+    """All stages, one after the other."""
     model = load_model(spec.model)
     data = load_spec(spec.data)
     dataset = open_dataset(data, model)
@@ -440,8 +447,10 @@ def _labels(run: Run) -> list[int]:
     Raises:
         InputError: training.labels, for data whose truth is no class of the model.
     """
-    shape = run.model.outputs[0].shape if run.model.outputs else None
-    classes = shape[-1] if shape and isinstance(shape[-1], int) else None
+    session = compile_for(_place(), run.model)
+    scores = session.run(run.dataset[run.learned[0]].feeds)[run.model.outputs[0].name]
+    session.close()
+    classes = np.shape(scores)[-1] if np.ndim(scores) else 1
     found = []
     for i in run.learned:
         truth = run.dataset[i].truth
@@ -452,12 +461,11 @@ def _labels(run: Run) -> list[int]:
                 f"has {'no label' if truth is None else type(truth).__name__}; a loss on labels needs a class index",
                 "use retrain or qat with labels: 0, which learn from the model itself",
             )
-        if truth < 0 or (classes is not None and truth >= classes):
-            wanted = "a class index from 0" if classes is None else f"a class index from 0 to {classes - 1}"
+        if not 0 <= truth < classes:
             raise InputError(
                 "training.labels",
                 f"sample {run.dataset[i].id!r}",
-                f"has the label {truth}; the model's first output wants {wanted}",
+                f"has the label {truth}; the model's first output has scores for 0 to {classes - 1}",
                 "correct the labels, or give the classes in the model's order (docs/data.md)",
             )
         found.append(int(truth))

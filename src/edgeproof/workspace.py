@@ -41,6 +41,31 @@ CONFIRMS = ("bench-confirm", "quality-confirm")
 """Kinds of ledger lines that confirm a candidate."""
 
 
+@contextmanager
+def only_one(root: Path) -> Iterator[None]:
+    """Keep other processes from writing to the same run; the kernel ends this with the process. Source: flock(2).
+
+    Raises:
+        InputError: workspace.busy, files.*.
+    """
+    lock = root / ".lock"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as e:
+        raise os_error(lock, e) from e
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:
+            raise InputError(
+                "workspace.busy", str(root), "another edgeproof is working on this run", "wait for it to end"
+            ) from e
+        yield
+    finally:
+        os.close(handle)
+
+
 @final
 class Workspace:
     """One run's folder.
@@ -112,22 +137,9 @@ class Workspace:
         Raises:
             InputError: workspace.busy.
         """
-        lock = self.root / ".lock"
-        try:
-            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as e:
-            raise os_error(lock, e) from e
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as e:
-                raise InputError(
-                    "workspace.busy", str(self.root), "another edgeproof is working on this run", "wait for it to end"
-                ) from e
+        with only_one(self.root):
             self._index = _index_of(self.root)  # what a process that has just ended wrote belongs to it
             yield
-        finally:
-            os.close(handle)
 
     def folder(self, candidate: str) -> Path:
         """Where a candidate's files lie."""

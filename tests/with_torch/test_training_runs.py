@@ -105,11 +105,12 @@ def test_labels_that_the_model_has_no_class_for_are_named(tmp_path, capsys):
     write_job(tmp_path)
     with np.load(tmp_path / "samples.npz") as z:
         x, labels = z["x"], z["labels"]
-    np.savez(tmp_path / "samples.npz", x=x, labels=np.full_like(labels, 99))
+    labels[np.random.default_rng(0).permutation(60)[20]] = 99  # behind the quarter that only scores
+    np.savez(tmp_path / "samples.npz", x=x, labels=labels)
     error = trained(tmp_path, capsys, "[{train: {epochs: 1}}]")["error"]
     assert error["code"] == "training.labels"
     assert "has the label 99" in error["problem"]
-    assert "from 0 to" in error["problem"]
+    assert "has scores for 0 to" in error["problem"]
 
 
 def test_samples_that_are_no_numbers_are_told_before_the_first_step(tmp_path, capsys):
