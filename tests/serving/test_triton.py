@@ -63,7 +63,7 @@ def served(tmp_path: Path, model: Model, name: str = "net") -> Served:
 
 def test_tritons_schema_reads_what_was_asked_for():
     asked = Triton(
-        preferred="4,8,64",
+        preferred="4,8",
         delay_us=250,
         device="gpu",
         instances=2,
@@ -145,6 +145,15 @@ def test_open_inner_dimensions_are_minus_one_and_are_not_warmed_up():
         (Triton(preferred="four"), "4,8"),
         (Triton(parameters="x"), "KEY=VALUE"),
         (Triton(instances=0), "instances=1"),
+        (Triton(max_batch=-7), "max_batch=0"),
+        (Triton(max_batch=10**20), "max_batch=0"),
+        (Triton(version=10**30), "version=1"),
+        (Triton(graph_level=77), "graph_level=0"),
+        (Triton(policy="7"), "latest:1"),
+        (Triton(policy="0"), "latest:1"),
+        (Triton(preferred="16"), "max_batch"),
+        (Triton(preferred="4,4"), "give each once"),
+        (Triton(parameters="a=b,a=c"), "give each once"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_with_the_remedy(asked, says):

@@ -128,7 +128,13 @@ class OnnxRuntime:
         progress("optimising", 0.0)
         with replacing(out) as temporary:
             saving = {"session.save_model_format": kind.upper(), "optimized_model_filepath": str(temporary)}
-            OnnxRuntimeSession(model, target, saving).close()
+            try:
+                OnnxRuntimeSession(model, target, saving).close()
+            except UnsupportedError as e:
+                if temporary.name not in e.problem:
+                    raise
+                hint = "free some space or choose another folder with --out, then run the same command again"
+                raise InputError("files.os", str(out), "could not be written by ONNX Runtime", hint) from e
             written = temporary.is_file() and temporary.stat().st_size > 0
             if not written:
                 problem = f"onnxruntime {ort.__version__} wrote nothing"

@@ -104,6 +104,10 @@ def seen_from(root: str, evaluator: str) -> str:
     return f"{os.path.relpath(file, root)}:{name}" if root and colon and file.endswith(".py") else evaluator
 
 
+THREADS = 4096
+"""Most threads that a setting may ask for: runtimes start them all at once."""
+
+
 def runtime_settings(target: str, pairs: list[str]) -> dict[str, Setting]:
     """``--set`` values, typed by the backend's settings dataclass.
 
@@ -117,6 +121,9 @@ def runtime_settings(target: str, pairs: list[str]) -> dict[str, Setting]:
         if not equals or key not in kinds:
             raise InputError("settings.unknown", f"--set {pair}", "is not a setting", did_you_mean(key, kinds))
         values[key] = typed(text, kinds[key].default, f"--set {pair}")
+        if key == "threads" and not 0 <= int(values[key] or 0) <= THREADS:
+            problem = f"is {text[:40]}; expected 0 to {THREADS}"
+            raise InputError("settings.value", f"--set {key}", problem, f"the default is {kinds[key].default!r}")
         allowed = _choices(target, key)
         if allowed and values[key] not in allowed:
             problem = f"{text!r} is not one of {', '.join(map(str, allowed))}"

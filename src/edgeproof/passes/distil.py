@@ -76,6 +76,9 @@ class Distil:
             raise InputError(
                 "distil.teacher", model.name, "has no teacher", "give the model to learn from with --before FLOAT.onnx"
             )
+        for name in ("samples", "features", "feature_weight"):
+            _least(name, getattr(self, name), 0)
+        _least("temperature", self.temperature, 1e-3)
         _choose("loss", self.loss, ("mse", "kl"))
         _choose("scales", self.scales, ("learned", "fixed"))
         _choose("norms", self.norms, ("trained", "frozen"))
@@ -115,6 +118,11 @@ def told(epochs: Sequence[Epoch]) -> str:
     best = min((e for e in epochs if e.held_out is not None), key=lambda e: e.held_out or 0.0, default=epochs[-1])
     seen = "" if best.held_out is None else f", held-out loss {best.held_out:.4g} in epoch {best.number}"
     return f"trained {len(epochs)} epochs in {epochs[-1].seconds:.0f} s{seen}"
+
+
+def _least(name: str, value: float, least: float) -> None:
+    if value < least:
+        raise InputError("distil.setting", f"{name}={value}", f"expected at least {least:g}", "leave it out")
 
 
 def _choose(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -35,6 +35,11 @@ def new_folder(out: Path) -> Iterator[Path]:
         made = None
     except OSError as e:
         raise os_error(out, e) from e
+    except InputError as e:
+        if made is None or str(made) not in e.subject:
+            raise
+        # People know the folder that they asked for, not the one that it is until it is whole.
+        raise InputError(e.code, e.subject.replace(str(made), str(out)), e.problem, e.hint) from e
     finally:
         if made is not None:
             shutil.rmtree(made, ignore_errors=True)
@@ -46,6 +51,9 @@ def copied(source: Path, to: Path) -> Path:
     Raises:
         InputError: files.*.
     """
+    if to.exists():
+        hint = "rename it, and save the model with its new name"
+        raise InputError("serving.name", str(source), f"would take the place of {to.name} in the folder", hint)
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(plain(source), to)

@@ -170,7 +170,10 @@ def config(name: str, model: Model, settings: Triton, *, loads_onnx: bool = True
     message["version_policy"] = _policy(settings.policy)
     message["instance_group"] = [_instances(settings)]
     if batch > 1 and settings.batching:
-        preferred = [n for n in _numbers(settings.preferred, "preferred") if n <= batch]
+        preferred = _numbers(settings.preferred, "preferred")
+        if beyond := next((n for n in preferred if not 1 <= n <= batch), None):
+            problem = f"has {beyond}; the largest batch is {batch}"
+            raise InputError("serving.setting", "preferred", problem, f"raise max_batch, or leave {beyond} out")
         message["dynamic_batching"] = {
             "preferred_batch_size": preferred,
             "max_queue_delay_microseconds": settings.delay_us,
@@ -296,16 +299,28 @@ def _files(served: Served, settings: Triton) -> dict[str, Path]:
     }
 
 
+_INT32 = 2**31 - 1
+_LIMITS = {
+    "version": (1, 2**63 - 1),
+    "instances": (1, _INT32),
+    "max_batch": (-1, _INT32),
+    "delay_us": (0, 2**63 - 1),
+    "threads": (0, 4096),
+    "warmup": (0, 2**32 - 1),
+    "workspace_bytes": (0, 2**63 - 1),
+    "graph_level": (-1, 2),
+    "dla": (-1, 1),
+}
+"""Setting → least and greatest value. Source: the types in model_config.proto; two DLA cores at most."""
+
+
 def _check(settings: Triton) -> None:
     def bad(key: str, problem: str, hint: str) -> InputError:
         return InputError("serving.setting", key, problem, hint)
 
-    for key in ("version", "instances"):
-        if getattr(settings, key) < 1:
-            raise bad(key, f"is {getattr(settings, key)}; expected at least 1", f"{key}=1")
-    for key in ("delay_us", "threads", "warmup", "workspace_bytes"):
-        if getattr(settings, key) < 0:
-            raise bad(key, f"is {getattr(settings, key)}; expected at least 0", f"{key}=0")
+    for key, (least, most) in _LIMITS.items():
+        if not least <= getattr(settings, key) <= most:
+            raise bad(key, f"is {getattr(settings, key)}; expected {least} to {most:,}", f"{key}={max(least, 0)}")
     if settings.accelerator != "none" and settings.backend != "onnxruntime":
         raise bad("accelerator", f"is for onnxruntime, and the backend is {settings.backend}", "leave it out")
     on_gpu = _device(settings) == "gpu"
@@ -321,6 +336,9 @@ def _check(settings: Triton) -> None:
         raise bad("precision", "is fp32, which a DLA does not compute in", "add precision=fp16, or int8")
     if settings.gpus and not on_gpu:
         raise bad("gpus", f"is {settings.gpus!r}, and instances run on the CPU", "add device=gpu")
+    if "specific" in _policy(settings.policy) and settings.version not in _numbers(settings.policy, "policy"):
+        problem = f"is {settings.policy!r}, which leaves out version {settings.version}, the one that is written"
+        raise bad("policy", problem, f"add {settings.version}, or policy=latest:1")
 
 
 def _device(settings: Triton) -> str:
@@ -383,6 +401,8 @@ def _parameters(settings: Triton) -> dict[str, str]:
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise InputError("serving.setting", "parameters", f"has {part!r}; expected KEY=VALUE", "write KEY=VALUE")
+        if key.strip() in found:
+            raise InputError("serving.setting", "parameters", f"gives {key.strip()} twice", "give each once")
         found[key.strip()] = value.strip()
     return found
 
@@ -392,4 +412,6 @@ def _numbers(text: str, key: str) -> list[int]:
     if not all(p.isascii() and p.isdigit() and len(p) < 10 for p in parts) or (key == "policy" and not parts):
         expected = "latest:1, all or numbers such as 1,3" if key == "policy" else "numbers such as 4,8"
         raise InputError("serving.setting", key, f"is {text!r}; expected {expected}", f"write {key}={expected}")
+    if len({int(p) for p in parts}) < len(parts):
+        raise InputError("serving.setting", key, f"is {text!r}, with a number twice", "give each once")
     return [int(p) for p in parts]
