@@ -241,3 +241,19 @@ def test_vulkan_computes_on_the_device_that_it_names(name):
     device = ncnn.get_gpu_info(0).device_name()
     assert {where for _, op, where, _ in session.placement().nodes if op == "Convolution"} == {device}
     session.close()
+
+
+def test_codes_that_are_read_by_another_scale_are_numbers_times_the_ratio():
+    """Written by 0.5 and read by 0.125: a quarter of every value, as hard-swish spelled out for LiteRT has it."""
+    nodes = [
+        node("Relu", ["x"], ["r"]),
+        node("QuantizeLinear", ["r", "written", "zero"], ["q"]),
+        node("DequantizeLinear", ["q", "read", "zero"], ["d"]),
+        node("Relu", ["d"], ["y"]),
+    ]
+    known = [number("written", 0.5), number("read", 0.125), number("zero", 0, np.int8)]
+    model = net(nodes, known, (1, 3, 4, 4), opset=13)
+    x = np.random.default_rng(0).integers(-8, 8, (1, 3, 4, 4)).astype(np.float32) / 2
+    session = IMPL().compile(model, CPU)
+    np.testing.assert_allclose(session.run({"x": x})["y"], np.maximum(x, 0) / 4, rtol=1e-6)
+    session.close()

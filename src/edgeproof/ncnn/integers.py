@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..graph.quantised import PAIR, Coded, Computed, coded, computed
+from ..graph.rewrite import array
 from ..model import Model, attribute
 from .convert import Network
 from .netfile import Layer, Weight
@@ -153,12 +154,32 @@ def _stripped(model: Model) -> Model:
             value = ir.Value(name=f"{name}.float", const_value=ir.tensor(real, name=f"{name}.float"))
             main.register_initializer(value)
         else:
-            source = before.inputs[0] if before is not None else None
+            assert before is not None
+            source = before.inputs[0]
             assert source is not None
-            value = source
+            value = _read_by(before, node, source, held[name])
         _pass_on(main, node, value)
     _sweep(main)
     return Model.of(graph, model.name)
+
+
+def _read_by(writer: ir.Node, reader: ir.Node, value: ir.Value, code: Coded) -> ir.Value:
+    """A value as it comes back: times a factor where its codes are read by another scale than they were written by."""
+    import onnx_ir as ir
+
+    scale = array(writer.inputs[1])
+    factor = 1.0 if scale is None else float(code.scale.flat[0]) / float(scale.flat[0])
+    graph = reader.graph
+    if factor == 1.0 or graph is None:
+        return value
+    name = f"{reader.outputs[0].name}.factor"
+    by = ir.Value(name=name, const_value=ir.tensor(np.array(factor, np.float32), name=name))
+    graph.register_initializer(by)
+    product = ir.node("Mul", [value, by])
+    product.outputs[0].name = f"{reader.outputs[0].name}.float"
+    product.outputs[0].dtype = ir.DataType.FLOAT
+    graph.insert_before(reader, product)
+    return product.outputs[0]
 
 
 def _pass_on(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
