@@ -1,7 +1,7 @@
 """Quantise an MLP that reads handwritten digits, in nothing but tinygrad: from 16 bits down to 4.
 
     pip install tinygrad            # on a processor it compiles with clang
-    python -m benchmarks.zoo data mnist --samples 3000 --out mnist/digits
+    python -m benchmarks.zoo data mnist --samples 2000 --out mnist/digits
     DEV=CPU python examples/mnist_mlp_tinygrad.py mnist/digits/data.yaml
 
 The network is trained here on two thirds of the digits and scored on the rest. Each weight matrix is then snapped to a

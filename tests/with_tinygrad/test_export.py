@@ -130,6 +130,23 @@ def test_windows_are_written_with_their_numbers(name):
     exported(WINDOWS[name], drawn(2, 2, 6, 6))
 
 
+class Layers:
+    def __init__(self):
+        self.c, self.t = nn.Conv1d(3, 4, 3, padding="same"), nn.ConvTranspose2d(4, 2, (1, 2), stride=(1, 2))
+        self.n, self.cell, self.r = nn.GroupNorm(2, 4), nn.LSTMCell(10, 3), nn.RMSNorm(3)
+
+    def __call__(self, x):
+        x = self.t(self.n(self.c(x)).unsqueeze(2)).squeeze(2)
+        h, c = self.cell(x.mean(1))
+        return self.r(self.cell(x.max(1), (h, c))[0]).dropout(0.5)
+
+
+def test_other_layers_are_written_with_their_numbers():
+    model = exported(Layers(), drawn(2, 3, 5))
+    assert {"Conv", "ConvTranspose", "InstanceNormalization", "Gemm"} <= set(operators(model))
+    assert {"c.weight", "t.weight", "n.weight", "cell.weight_ih", "r.weight"} <= set(model.graph.graph.initializers)
+
+
 def test_a_function_that_onnx_does_not_have_is_named_with_its_line():
     def network(x):
         return x.relu().trunc().relu()

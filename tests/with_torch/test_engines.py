@@ -38,10 +38,11 @@ def check(found, loose=()):
     assert set(others) == set(gradients)
     for name in outputs:
         np.testing.assert_allclose(other_outputs[name], outputs[name], rtol=1e-4, atol=1e-5)
+    # A scale's gradient is a difference of sums, and may be nothing but what rounding left of them.
+    noise = (1e-3 if loose else 1e-6) * max(np.abs(g).max() for g in gradients.values())
     for name, gradient in gradients.items():
-        allowed = LOOSE if name in loose else FLOAT
-        peak = np.abs(gradient).max() + 1e-6
-        assert np.abs(others[name] - gradient).max() <= allowed * peak, name
+        allowed = (LOOSE if name in loose else FLOAT) * np.abs(gradient).max() + noise
+        assert np.abs(others[name] - gradient).max() <= allowed, name
     np.testing.assert_allclose(other_losses, losses, rtol=1e-3)
 
 
