@@ -190,7 +190,7 @@ def find(name: str) -> Hardware:
             return row
     like = [n for n in called() if wanted and wanted.lower() in n]
     hint = f"known with {wanted!r} in the name: {', '.join(like)}" if like else did_you_mean(wanted, called())
-    raise InputError("hardware.unknown", name, "no such device", hint)
+    raise InputError("hardware.unknown", name or "the empty name", "no such device", hint)
 
 
 def knows(name: str) -> bool:

@@ -89,7 +89,9 @@ def backend_of(name: str) -> str:
     if hardware.knows(name):
         return hardware.plan(name).backend
     hint = did_you_mean(first, (*registry.names("backends"), *hardware.called()))
-    raise InputError("target.unknown", name, "is neither a runtime nor a device of the catalogue", hint)
+    raise InputError(
+        "target.unknown", name or "the empty name", "is neither a runtime nor a device of the catalogue", hint
+    )
 
 
 def find_target(name: str, settings: Mapping[str, Any], *, run: bool = True) -> Target:

@@ -96,7 +96,22 @@ def test_half_precision_falls_back_on_a_processor_without_it():
 )
 def test_a_target_or_a_device_finds_its_table(target, runtime):
     found = table_for(target).runtime
-    assert found == runtime or (target == "onnxruntime" and found.startswith("onnxruntime:"))
+    assert found == runtime
+
+
+@pytest.mark.parametrize("target", ["", "onnxruntime:cuda", "onnxruntime:nonsense", ":cpu"])
+def test_no_other_devices_table_speaks_for_one_without(target):
+    with pytest.raises(UnsupportedError, match=r"support\.unknown"):
+        table_for(target)
+
+
+def test_where_a_runtimes_only_table_is_that_of_another_device_this_is_said():
+    model = Model.of(
+        ir.from_onnx_text('<ir_version: 8, opset_import: ["" : 17]>\ng (float[1] x) => (float[1] y) { y = Relu(x) }'),
+        "m",
+    )
+    assert "that of openvino:cpu" in support(model, "openvino:npu").notes[0]
+    assert not support(model, "openvino:cpu").notes
 
 
 def test_a_target_without_a_table_is_refused_with_what_there_is():

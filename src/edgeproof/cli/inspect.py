@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
     shapes = parse_shapes(args.shape, [s.name for s in model.inputs])
     result = inspect_model(model, args.model, shapes)
     found = None
-    if args.target:
+    if args.target is not None:
         from ..support.nodes import support
 
         found = support(model, args.target, shapes)

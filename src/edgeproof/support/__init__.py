@@ -91,6 +91,14 @@ def tables() -> Mapping[str, Table]:
     return {t.runtime: t for t in found}
 
 
+def place_of(target: str) -> str:
+    """``backend:device`` of a target, or of what a device of the catalogue runs with."""
+    if target.partition(":")[0] not in {t.partition(":")[0] for t in tables()} and hardware.knows(target):
+        planned = hardware.plan(target)
+        return f"{planned.backend}:{planned.device}"
+    return target
+
+
 def table_for(target: str) -> Table:
     """The table for a target, installed or not, or for a device of the catalogue.
 
@@ -100,17 +108,16 @@ def table_for(target: str) -> Table:
     Raises:
         UnsupportedError: support.unknown.
     """
-    name = target
-    if target.partition(":")[0] not in {t.partition(":")[0] for t in tables()} and hardware.knows(target):
-        planned = hardware.plan(target)
-        name = f"{planned.backend}:{planned.device}"
-    backend, _, device = name.partition(":")
+    backend, _, device = place_of(target).partition(":")
     kind = device.rstrip("0123456789")
-    for tried in (name, f"{backend}:{kind}", backend, *(t for t in tables() if t.startswith(f"{backend}:"))):
+    siblings = [t for t in tables() if t.startswith(f"{backend}:")]
+    # Where devices have tables of their own, none of them speaks for a device without one.
+    near = [f"{backend}:cpu", *siblings] if not device else siblings if len(siblings) == 1 else []
+    for tried in (f"{backend}:{device}", f"{backend}:{kind}", backend, *near):
         if tried in tables():
             return tables()[tried]
     hint = did_you_mean(backend, (*tables(), *hardware.called()))
-    raise UnsupportedError("support.unknown", target, "has no support table", hint)
+    raise UnsupportedError("support.unknown", target or "the empty name", "has no support table", hint)
 
 
 def runs_on(operator: str, precision: Precision) -> list[str]:

@@ -18,7 +18,7 @@ from ..graph.quantised import PAIR, computed
 from ..graph.rewrite import array, label
 from ..graph.shapes import Shape, infer
 from ..model import Model, graphs
-from . import Entry, Precision, State, Table, runs_on, table_for, tables
+from . import Entry, Precision, State, Table, place_of, runs_on, table_for, tables
 from .dla import DOCUMENT, Limit, Seen, limit
 
 if TYPE_CHECKING:
@@ -139,6 +139,9 @@ def support(model: Model, target: str, shapes: Mapping[str, Shape] | None = None
 def _notes(model: Model, target: str, table: Table, shapes: Mapping[str, Shape]) -> tuple[str, ...]:
     """What stands against a table that looks at one operator at a time."""
     notes = []
+    place = place_of(target)
+    if ":" in place and ":" in table.runtime and place != table.runtime:
+        notes.append(f"{place} has no table of its own: this is that of {table.runtime}, and another device may differ")
     left = [s for s in model.inputs if s.dynamic and s.name not in shapes]
     if left and table.runtime in FIXED:
         flags = " ".join(f"--shape {s.name}={example_shape(s, model.outputs)}" for s in left)

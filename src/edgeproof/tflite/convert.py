@@ -329,6 +329,13 @@ def _output(low: Lowering, value: ir.Value, order: Layout, index: int) -> tuple[
         raise UnsupportedError(
             "tflite.shape", name, "has open dimensions; LiteRT files have fixed ones", "run pass fix_shapes"
         )
+    if value.is_graph_input():
+        raise UnsupportedError(
+            "tflite.operator",
+            name,
+            "is an input that is handed out as it is; in a LiteRT file a name is that of one tensor",
+            "leave the output out, or put an Identity with another name between them",
+        )
     rank = len(low.shapes[name])
     perm = layout.channels_last(4) if order == "nhwc" and rank == 4 else layout.identity(rank)
     plain = all(h.quant is None for h in low.held.get(name, ()))
