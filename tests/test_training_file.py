@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edgeproof.errors import InputError, UnsupportedError
@@ -53,6 +54,26 @@ def test_what_is_wrong_is_named_with_the_remedy(tmp_path, text, code, said):
     assert e.value.code == code
     assert said in str(e.value)
     assert e.value.hint
+
+
+@pytest.mark.parametrize(("count", "share"), [(1, 0.25), (60, 0.999)])
+def test_samples_that_leave_none_to_learn_from_are_counted(tmp_path, count, share):
+    write_job(tmp_path)
+    with np.load(tmp_path / "samples.npz") as z:
+        np.savez(tmp_path / "samples.npz", x=z["x"][:count], labels=z["labels"][:count])
+    spec = read(tmp_path, f"model: net.onnx\ndata: samples.npz\ntest: {share}\nstages: [train]\n")
+    with pytest.raises(InputError, match=r"none would be learned from"):
+        run_training(spec)
+
+
+def test_one_sample_that_scores_gives_a_value_without_an_interval(tmp_path):
+    write_job(tmp_path)
+    with np.load(tmp_path / "samples.npz") as z:
+        np.savez(tmp_path / "samples.npz", x=z["x"][:2], labels=z["labels"][:2])
+    spec = read(tmp_path, "model: net.onnx\ndata: samples.npz\nstages: [export]\n")
+    told: list[str] = []
+    assert run_training(spec, tell=told.append)["stages"][0]["quality"]["value"] == 1.0
+    assert "too few samples" in told[0]
 
 
 def test_two_processes_do_not_work_on_one_run(tmp_path):
@@ -151,3 +172,13 @@ def test_hostile_and_senseless_values_are_refused_in_a_line(tmp_path, text, code
     assert said in str(e.value)
     assert e.value.hint
     assert len(str(e.value)) < 600
+
+
+def test_without_labels_every_stage_is_scored_against_the_original(tmp_path: Path) -> None:
+    write_job(tmp_path)
+    x = np.load(tmp_path / "samples.npz")["x"]
+    np.savez(tmp_path / "samples.npz", x=x)
+    spec = read(tmp_path, "model: net.onnx\ndata: samples.npz\nstages: [{prune: {keep: 0.6, round_to: 1}}]\n")
+    start, pruned = run_training(spec)["stages"]
+    assert start["quality"]["value"] == pytest.approx(1, abs=1e-6)
+    assert pruned["quality"]["value"] < 1

@@ -358,6 +358,9 @@ def _staged(spec: Spec, until: str, progress: Progress, tell: Callable[[str], No
     data = complete(data, model, dataset)
     order = np.random.default_rng(spec.seed).permutation(len(dataset))
     apart = max(1, round(len(dataset) * spec.test))
+    if apart >= len(dataset):
+        problem = f"has {len(dataset)} samples; {apart} of them would score, and none would be learned from"
+        raise InputError("training.samples", spec.data, problem, "give more samples, or a smaller share with test:")
     run = Run(spec, data, dataset, sorted(order[apart:]), sorted(order[:apart]), model, model, model, progress)
     key = digest_json([model.digest, dataset.digest, spec.seed, spec.test, spec.engine])
     _row(run, "start", spec.model, [], spec.out / "00-start", key)
@@ -430,7 +433,9 @@ def _row(run: Run, kind: str, path: Path, epochs: Sequence[Epoch], folder: Path,
 
 def _line(row: Mapping[str, Any]) -> str:
     q = row["quality"]
-    return f"{row['stage']:<10}{q['value']:.4f} [{q['low']:.4f}, {q['high']:.4f}], {row['size_bytes'] / 1e6:.2f} MB"
+    known = q["low"] is not None and q["high"] is not None
+    bounds = f" [{q['low']:.4f}, {q['high']:.4f}]" if known else " (too few samples for an interval)"
+    return f"{row['stage']:<10}{q['value']:.4f}{bounds}, {row['size_bytes'] / 1e6:.2f} MB"
 
 
 def _place() -> Any:
@@ -536,7 +541,10 @@ def _prune(run: Run, settings: Pruning, folder: Path) -> list[Epoch]:
         if not change.modified:
             why = "; ".join(f"{n}: {r}" for n, r in change.declined[:3])
             raise InputError(
-                "training.prune", run.model.name, f"could not be pruned: {why}", "raise keep, or exclude less"
+                "training.prune",
+                run.model.name,
+                f"could not be pruned: {why}",
+                "lower round_to, of which layers keep a multiple, or exclude less",
             )
         run.model = change.model
         if settings.recover and number < settings.steps:
