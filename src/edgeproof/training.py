@@ -411,10 +411,20 @@ def _row(run: Run, kind: str, path: Path, epochs: Sequence[Epoch], folder: Path,
     if kept.get("key") != key:
         metric = metric_of(run.data.metric, run.data)
         session = compile_for(_place(), run.model)
+        original = compile_for(_place(), load_model(run.spec.model)) if metric.needs == "reference" else None
         scores = evaluate(
-            session, run.dataset, run.tested, run.data, run.model, (run.data.metric,), progress=run.progress
+            session,
+            run.dataset,
+            run.tested,
+            run.data,
+            run.model,
+            (run.data.metric,),
+            reference=original,
+            progress=run.progress,
         )
         session.close()
+        if original is not None:
+            original.close()
         low, high = interval(metric, scores[run.data.metric])
         counted = cost(run.model, {n: a.shape for n, a in run.dataset[0].feeds.items()}).to_json()
         kept = {
