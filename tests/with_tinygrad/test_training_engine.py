@@ -7,11 +7,11 @@ from edgeproof.errors import InputError, UnsupportedError
 from edgeproof.model import Model
 from edgeproof.passes.int8 import Int8
 from edgeproof.quant.numerics import QParams, dequantize, fake_quantize, quantize
-from edgeproof.train.child import engine
+from edgeproof.train.child import engine, train
 from edgeproof.train.fit import Training, fit
 from edgeproof.train.losses import Term
 from edgeproof.train.tinygrad import IMPL
-from small_nets import context, net, node, number, ran, weight
+from small_nets import context, net, node, number, ran, samples, weight
 
 MSE = (Term("mse", "y"),)
 
@@ -107,10 +107,19 @@ def test_quantised_weights_and_activations_are_those_of_numerics_to_the_last_bit
     assert np.array_equal(got["wr"], dequantize(quantize(w, p), p))
 
 
+def two_layers():
+    return net(
+        [node("Gemm", ["x", "w1", "b1"], ["h"]), node("Relu", ["h"], ["r"]), node("Gemm", ["r", "w2"], ["y"])],
+        [weight("w1", 4, 6), weight("b1", 6), weight("w2", 6, 3)],
+        ("n", 4),
+    )
+
+
 def test_a_quantised_model_learns_and_what_is_written_gives_the_numbers_that_were_trained():
-    model, feeds = net_of_layers(), feeds_of(batch=4)
+    model = two_layers()
     quantised = Int8(per_channel=False)(model, context(model, 8)).model
     trained = learner(quantised, model)
+    feeds = samples(model, 1)[0]
     wanted = {"y": ran(model, feeds) * np.float32(1.1)}
     before = trained.loss(feeds, wanted)
     for _ in range(6):
@@ -119,6 +128,15 @@ def test_a_quantised_model_learns_and_what_is_written_gives_the_numbers_that_wer
     written = trained.model()
     np.testing.assert_allclose(trained.outputs(feeds)["y"], ran(written, feeds), atol=1e-4)
     assert {n.op_type for n in written.graph.graph} == {n.op_type for n in quantised.graph.graph}
+
+
+def test_the_process_that_trains_takes_this_engine():
+    model = two_layers()
+    quantised = Int8(per_channel=False)(model, context(model, 8)).model
+    how = Training(terms=MSE, epochs=2, batch=4, threads=1)
+    taught, epochs = train(quantised, model, samples(model, 8), how, engine_name="tinygrad")
+    assert [e.number for e in epochs] == [1, 2]
+    assert taught.digest != quantised.digest
 
 
 def test_a_state_brings_back_the_very_same_next_step():
