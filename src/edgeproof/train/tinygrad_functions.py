@@ -45,14 +45,17 @@ def known() -> list[Known]:
 
     wants: dict[str, Any] = {"__getitem__": _one_table, "max_pool2d": lambda a: not a["return_indices"]}
     special = {"layer_pad": MovementMixin.pad, "pad_to": MovementMixin.pad_to}
-    always = lambda _args: True  # noqa: E731
     found = [
-        Known(op, code_of(special[op] if op in special else getattr(Tensor, op)), wants.get(op, always))
+        Known(op, code_of(special[op] if op in special else getattr(Tensor, op)), wants.get(op, _always))
         for op in FUNCTIONS
     ]
     tracked = {"BatchNorm": lambda a: a["self"].track_running_stats}
-    layers = [Known(op, getattr(nn, op).__call__.__code__, tracked.get(op, always)) for op in LAYERS]
+    layers = [Known(op, getattr(nn, op).__call__.__code__, tracked.get(op, _always)) for op in LAYERS]
     return found + layers
+
+
+def _always(_args: Mapping[str, Any]) -> bool:
+    return True
 
 
 def _unary(op: str) -> Emitter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -107,11 +106,6 @@ def _interpolate(s: Site) -> Any:
         scales = s.writer.number([1.0] * (len(before) - len(size)) + factors, np.float32)
         return s.node("Resize", s.value(), None, scales, **how)
     return s.node("Resize", s.value(), None, None, s.writer.sizes(s.shape(), s), **how)
-
-
-def channels(s: Site) -> int:
-    """Of what a layer is given."""
-    return math.prod(a for a, _ in s.shape("x")[1:2])
 
 
 WINDOWS: dict[str, Emitter] = {
