@@ -1,7 +1,5 @@
 """Both engines on the same graphs: the same loss, the same gradients, the same steps. Needs tinygrad beside torch."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 
@@ -11,9 +9,6 @@ from edgeproof.train.losses import Term
 from edgeproof.train.tinygrad import IMPL as TINYGRAD
 from edgeproof.train.torch import IMPL as TORCH
 from small_nets import context, net, node, number, ran, samples, weight
-
-if importlib.util.find_spec("tinygrad") is None:
-    pytest.skip("tinygrad is not beside torch here", allow_module_level=True)
 
 FLOAT, LOOSE = 1e-4, 5e-2
 """Differences as a share of the largest gradient; the second where values are rounded to codes."""
