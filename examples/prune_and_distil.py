@@ -36,7 +36,7 @@ data: {data}
 out: run
 stages:
 - train: {{epochs: {epochs}, rate: 2e-2, batch: 16}}
-- prune: {{keep: 0.5, round_to: 8}}
+- prune: {{keep: 0.5, round_to: 16}}
 - retrain: {{epochs: {epochs}, rate: 1e-2, batch: 16}}
 """
 
