@@ -10,6 +10,7 @@ from edgeproof.model import Model
 from edgeproof.train.child import train
 from edgeproof.train.fit import Training
 from edgeproof.train.losses import Term
+from edgeproof.train.torch import IMPL as TORCH
 from small_nets import net, node, number, ran, samples, weight
 
 BODY = [
@@ -62,6 +63,25 @@ def test_tensors_in_constant_nodes_are_written_back_too(norms):
         found[made] = ran(taught, feeds(student, 1)[0])
         assert not np.allclose(found[made], ran(student, feeds(student, 1)[0]))
     np.testing.assert_allclose(found[in_nodes], found[stored], rtol=1e-5)
+
+
+@pytest.mark.parametrize("bounds", [["low", "high"], ["", "high"], ["low", ""]])
+def test_nothing_flows_back_where_clip_clips(bounds):
+    low, high = -0.5 if bounds[0] else -np.inf, 0.75 if bounds[1] else np.inf
+    ends = [number("low", -0.5), number("high", 0.75)]
+    model = net(
+        [node("Mul", ["x", "w"], ["s"]), node("Clip", ["s", *bounds], ["y"])],
+        [number("w", [1.0, 2.0, 0.5, -1.0]), *ends],
+        (8, 4),
+    )
+    x = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    w, wanted = np.array([1.0, 2.0, 0.5, -1.0]), np.zeros((8, 4), np.float32)
+    learner = TORCH().learner(model, None, Training(terms=(Term("mse", "y", variance=1.0),), threads=1))
+    loss, found = learner.gradients({"x": x}, {"y": wanted})
+    y = np.clip(x * w, low, high)
+    inside = (x * w > low) & (x * w < high)
+    assert loss == pytest.approx(np.mean(y**2), rel=1e-5)
+    np.testing.assert_allclose(found["w"], (2 * y * inside * x).sum(0) / y.size, rtol=1e-4, atol=1e-6)
 
 
 def test_held_out_loss_is_of_the_same_size_as_that_of_the_steps():
