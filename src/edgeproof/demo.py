@@ -7,7 +7,6 @@ the demo needs no network. The words are drawn here, seeded, so everyone gets th
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 import tempfile
@@ -141,11 +140,6 @@ def draw_line(rng: np.random.Generator, text: str) -> Image.Image:
     picture = picture.resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR)
     noisy = np.asarray(picture, np.float32) + rng.normal(0, rng.uniform(3, 20), (HEIGHT, WIDTH, 3))
     return Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8))
-
-
-def default_cache() -> Path:
-    """``$EDGEPROOF_CACHE``, else ``~/.cache/edgeproof``."""
-    return Path(os.environ.get("EDGEPROOF_CACHE") or Path.home() / ".cache" / "edgeproof")
 
 
 def _pick(rng: np.random.Generator, alphabet: str, count: int) -> str:

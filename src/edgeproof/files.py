@@ -51,6 +51,12 @@ def os_error(path: Path, error: OSError) -> InputError:
     )
 
 
+def cache_folder(name: str = "") -> Path:
+    """Where what can be made again is kept: ``$EDGEPROOF_CACHE``, else ``~/.cache/edgeproof``; a part of it by name."""
+    root = Path(os.environ.get("EDGEPROOF_CACHE") or Path.home() / ".cache" / "edgeproof")
+    return root / name if name else root
+
+
 def ended(path: Path, ending: str) -> Path:
     """``path`` with an ending such as ``.tflite``, which is added to a name that lacks it."""
     return path if path.name.endswith(ending) else path.with_name(path.name + ending)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgeproof.backends._executorch_lowering import kept
 from edgeproof.backends.executorch import IMPL
 from edgeproof.errors import InputError, UnsupportedError
 from edgeproof.passes.fp16 import Fp16
@@ -223,3 +224,19 @@ def test_int8_weights_take_a_byte_each(tmp_path: Path):
         for n, m in (("f", model), ("q", quantised(model)))
     ]
     assert sizes[1] < 0.4 * sizes[0]
+
+
+def test_a_program_is_lowered_once_and_a_damaged_one_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGEPROOF_CACHE", str(tmp_path))
+    model, target = small_cnn(), find_target("executorch:xnnpack", {"threads": 1})
+    first = kept(model, target)
+    (program,) = (tmp_path / "executorch").glob("*.pte")
+    stamp = program.stat().st_mtime_ns
+    again = kept(model, target)
+    assert again.program == first.program
+    assert again.placement == first.placement
+    assert again.kernels == first.kernels
+    assert program.stat().st_mtime_ns == stamp
+    program.write_bytes(b"spoilt")
+    assert kept(model, target).placement == first.placement
+    assert program.read_bytes() != b"spoilt"

@@ -8,14 +8,17 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from .. import __version__
+from ..digest import digest_bytes, digest_json
 from ..errors import EdgeproofError, UnsupportedError
+from ..files import cache_folder, read_json, write_bytes, write_json
 from ..fx import import_model
 from ..measurement import LayerTime, Placement
 from ..model import Model
@@ -82,6 +85,43 @@ class Lowered:
     kernels: tuple[Kernel, ...]
     placement: Placement
     facts: Mapping[str, Any]
+
+
+def kept(model: Model, target: Target) -> Lowered:
+    """The program of a model, from the cache where the same was made before.
+
+    Lowering takes minutes, and every measuring process would do it again.
+
+    Raises:
+        UnsupportedError: as `lower`.
+    """
+    key = digest_json([model.digest, target.device, *(version(p) for p in ("executorch", "torch")), __version__])
+    path = cache_folder("executorch") / f"{key.partition(':')[2][:32]}.json"
+    with suppress(EdgeproofError, OSError, KeyError, TypeError, ValueError):
+        held = read_json(path)
+        program = path.with_suffix(".pte").read_bytes()
+        if digest_bytes(program) == held["program"]:
+            nodes = tuple((a, b, c, d) for a, b, c, d in held["nodes"])
+            place = Placement(nodes, tuple((a, b) for a, b in held["fallbacks"]), held["source"])
+            kernels = tuple(Kernel(*row) for row in held["kernels"])
+            return Lowered(program, tuple(held["inputs"]), kernels, place, held["facts"])
+    made = lower(model, target)
+    with suppress(EdgeproofError, OSError):  # a cache that cannot be written costs time, nothing else
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path.with_suffix(".pte"), made.program)
+        write_json(
+            path,
+            {
+                "program": digest_bytes(made.program),
+                "inputs": list(made.inputs),
+                "kernels": [[k.name, k.op, k.precision, k.device] for k in made.kernels],
+                "nodes": [list(n) for n in made.placement.nodes],
+                "fallbacks": [list(f) for f in made.placement.fallbacks],
+                "source": made.placement.source,
+                "facts": dict(made.facts),
+            },
+        )
+    return made
 
 
 def lower(model: Model, target: Target, progress: Progress = lambda _what, _share: None) -> Lowered:

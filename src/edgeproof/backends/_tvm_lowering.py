@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UnsupportedError
-from ..files import read_json, write_json
+from ..files import cache_folder, read_json, write_json
 from ..graph.rewrite import label
 from ..model import Model
 from ..protocols import Progress
@@ -235,9 +234,8 @@ def _tune(tasks: list[Any], database: Any, folder: Path, trials: int, progress: 
 def _folder(wanted: Mapping[str, Any]) -> Path:
     import tvm
 
-    root = Path(os.environ.get("EDGEPROOF_CACHE") or Path.home() / ".cache" / "edgeproof")
     named = json.dumps([tvm.__version__, dict(wanted)], sort_keys=True)
-    return root / "tvm" / hashlib.sha256(named.encode()).hexdigest()[:16]
+    return cache_folder("tvm") / hashlib.sha256(named.encode()).hexdigest()[:16]
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from ..model import Model
 from ..protocols import Backend, Built, Outputs, Progress
 from ..quant.schemes import EXECUTORCH
 from ..target import Setting, Target
-from ._executorch_lowering import Lowered, lower, matched
+from ._executorch_lowering import Lowered, kept, lower, matched
 from ._feeds import bad_feeds, check_feeds
 from ._torch_export import quiet
 
@@ -97,7 +97,7 @@ class ExecuTorchSession:
         self._settings = _settings(target.settings)
         self._model = model
         self._runs = 0
-        self._lowered: Lowered = lower(model, target)
+        self._lowered: Lowered = kept(model, target)
         self._program = self._method = None
         _pool(self._settings.threads, target)
         try:

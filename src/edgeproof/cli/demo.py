@@ -26,7 +26,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, show: Show) -> int:
     """Get the model, draw the words, optimise."""
     from ..dataset import load_spec
-    from ..demo import default_cache, demo_data, demo_model
+    from ..demo import demo_data, demo_model
+    from ..files import cache_folder
     from ..optimize import optimize
     from ..policy import default_policy
     from ..runtimes import find_target
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
     out = Path(args.out)
     target = find_target(args.target, runtime_settings(args.target, args.set))
     with show.progress() as progress:
-        model = demo_model(default_cache(), progress)
+        model = demo_model(cache_folder(), progress)
     if args.fetch_only:
         show.text(str(model))
         show.result({"model": str(model)})

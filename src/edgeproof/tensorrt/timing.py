@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..files import os_error, write_bytes
+from ..files import cache_folder, os_error, write_bytes
 from .device import Device
 from .dialect import Dialect
 
@@ -30,8 +29,7 @@ def cache_path(setting: str, dialect: Dialect, device: Device | None) -> Path | 
         return Path(setting)
     place = "none" if device is None else f"{device.name} sm{device.capability}"
     slug = re.sub(r"[^a-z0-9.]+", "-", f"{dialect.text} {place}".lower()).strip("-")
-    root = Path(os.environ.get("EDGEPROOF_CACHE") or Path.home() / ".cache" / "edgeproof")
-    return root / "tensorrt" / f"{slug}.timing"
+    return cache_folder("tensorrt") / f"{slug}.timing"
 
 
 def attach(config: Any, path: Path | None) -> str:
