@@ -109,7 +109,7 @@ def _held(node: ir.Node, codes: ir.Value, scale: ir.Value, stored: Mapping[str, 
     axis = int(attribute(node, "axis", 1))
     block = int(attribute(node, "block_size", 0))
     step_b, points_b = _spread(step, array, axis, block), _spread(points, array, axis, block)
-    real = ((array.astype(np.float64) - points_b) * step_b).astype(np.float32)
+    real = np.asarray((array.astype(np.float64) - points_b) * step_b, np.float32)  # a single number stays an array
     low, high = _limits(kind, array)
     original = next((stored[n] for n in _origins(codes.name or "") if n in stored), None)
     if original is not None and original.shape == real.shape:
