@@ -140,3 +140,13 @@ def test_a_closed_set_of_keys_names_what_is_missing_and_what_is_unknown():
     with pytest.raises(InputError) as e:
         keys([1], [])
     assert e.value.code == "json.not_object"
+
+
+@pytest.mark.parametrize("value", [2.74476222383e17, -(2.0**60), 9.9e20])
+def test_a_large_double_that_is_written_without_a_point_is_read_back(value):
+    """RFC 8785, section 3.2.2.3, after ECMAScript: numbers below 1e21 have no exponent."""
+    text = canonical(value)
+    assert b"." not in text
+    assert b"e" not in text
+    assert loads(text, "x") == value
+    assert isinstance(loads(text, "x"), float)

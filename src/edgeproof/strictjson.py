@@ -23,6 +23,8 @@ DEPTH = 64
 CONTAINERS = 1_000_000
 """Most objects and lists in one text; each takes some 100 bytes when read, so this bounds memory."""
 _EXACT = 2**53
+_LONGEST = len("-999999999999999934464")
+"""Of a double that RFC 8785 writes as an integer: the largest below 1e21, with a sign."""
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -103,8 +105,11 @@ def _parsed(text: str, subject: str, depth: int) -> Any:
             raise _refused("duplicate_key", subject, f"has the key {_short(twice)} twice in one object")
         return found
 
-    def integer(digits: str) -> int:
+    def integer(digits: str) -> int | float:
         # The length first: turning a long text into an integer takes time that grows with its square.
+        value = float(digits) if len(digits) <= _LONGEST else 0.0
+        if abs(value) > _EXACT and canonical(value) == digits.encode():
+            return value  # RFC 8785 writes a double below 1e21 without a point
         if len(digits) > 17 or abs(int(digits)) >= _EXACT:
             raise _refused("integer", subject, f"has the integer {_short(digits)}; a double holds less than 2^53")
         return int(digits)

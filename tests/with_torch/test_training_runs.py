@@ -8,7 +8,7 @@ import pytest
 
 from edgeproof.cli import main
 from edgeproof.errors import InputError
-from edgeproof.model import Model, save_model
+from edgeproof.model import Model, graph_digest, save_model
 from edgeproof.passes.distil import Distil
 from edgeproof.passes.int8 import Int8
 from edgeproof.protocols import Context
@@ -120,3 +120,16 @@ def test_samples_that_are_no_numbers_are_told_before_the_first_step(tmp_path, ca
     error = trained(tmp_path, capsys, "[{train: {epochs: 1}}]")["error"]
     assert error["code"] == "train.not_finite"
     assert error["exit_code"] == 2
+
+
+def test_the_pass_leaves_what_it_is_given_as_it_is_and_gives_the_same_twice():
+    model = small_cnn()
+    quantised = Int8()(model, context(model, 8)).model
+    digest = quantised.digest
+
+    def taught():
+        return Context(lambda m: compile_for(CPU, m), lambda: iter(samples(model, 8)), 8, CPU, before=lambda: model)
+
+    first, second = (Distil(epochs=1, threads=1)(quantised, taught()) for _ in range(2))
+    assert graph_digest(quantised.graph) == digest
+    assert first.model.digest == second.model.digest
