@@ -2,7 +2,7 @@
 
     python -m benchmarks.fusion lines_medium turned portraits [--calibration 64] [--held-out 300] [--rounds 40]
 
-Needs ``openvino``, and for the comparison ``nncf``, beside edgeproof (``scripts/test-with openvino`` makes an environment
+Needs ``openvino``, and for the comparison ``nncf``, beside edgeproof (``scripts/test-with openvino`` makes one
 with the former). All variants of a model start from the same simplified graph (for OpenVINO with hard activations as it
 fuses them), are quantised on the same samples and run on one thread. CPU time is taken in interleaved rounds; ratios
 are medians of the rounds' with a 95 % interval of order statistics. *Layers* are executed convolutions and matrix
