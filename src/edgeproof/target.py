@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
     from .hardware import Hardware
+
+T = TypeVar("T")
 
 Setting = bool | int | float | str | None
 """A value that the command line, a recipe file and JSON can all carry."""
@@ -110,3 +112,7 @@ class Target:
     def with_settings(self, settings: Mapping[str, Setting]) -> Target:
         """The same place with more settings on top."""
         return replace(self, settings={**self.settings, **settings})
+
+    def settings_as(self, kind: Callable[..., T]) -> T:
+        """The settings as a backend's own dataclass, what is not set at its default."""
+        return kind(**self.settings)

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import re
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from ..errors import InputError, UnsupportedError, did_you_mean
 from ..fx import import_model
 from ..model import Model
 from ..protocols import Progress
-from ..target import Setting, Target
+from ..target import Target
 from ._torch_export import HINT, exported, fixed, quiet
 
 UNITS = {"all": "ALL", "cpu": "CPU_ONLY", "gpu": "CPU_AND_GPU", "ane": "CPU_AND_NE"}
@@ -72,7 +71,7 @@ def write(
         UnsupportedError: backend.refused, coreml.deployment, fx.*.
         InputError: coreml.setting.
     """
-    settings = settings_of(target.settings)
+    settings = settings_of(target)
     _possible(model, target, settings)
     fixed(model, target)
     marks = [time.perf_counter()]
@@ -118,13 +117,13 @@ def feature(name: str) -> str:
     return f"_{plain}" if plain[:1].isdigit() else plain
 
 
-def settings_of(values: Mapping[str, Setting]) -> CoreMlSettings:
-    """Settings from a target's values.
+def settings_of(target: Target) -> CoreMlSettings:
+    """A target's settings, held against what packages can be made for.
 
     Raises:
         InputError: coreml.setting.
     """
-    settings = CoreMlSettings(**values)  # type: ignore[arg-type]
+    settings = target.settings_as(CoreMlSettings)
     if settings.deployment not in DEPLOYMENTS:
         hint = did_you_mean(settings.deployment, DEPLOYMENTS)
         raise InputError(

@@ -77,7 +77,7 @@ class CoreMl:
             UnsupportedError: backend.refused, coreml.deployment, coreml.differs, fx.*.
             InputError: coreml.setting, coreml.out.
         """
-        settings = settings_of(target.settings)
+        settings = settings_of(target)
         path = out if out.suffix == ".mlpackage" else out.with_name(f"{out.name}.mlpackage")
         seconds: dict[str, float] = {}
         with tempfile.TemporaryDirectory(prefix=".edgeproof-", dir=path.parent) as folder:

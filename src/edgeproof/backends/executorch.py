@@ -11,7 +11,6 @@ from __future__ import annotations
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,7 +22,7 @@ from ..measurement import LayerTime, Placement
 from ..model import Model
 from ..protocols import Backend, Built, Outputs, Progress
 from ..quant.schemes import EXECUTORCH
-from ..target import Setting, Target
+from ..target import Target
 from ._executorch_lowering import Lowered, kept, lower, matched
 from ._feeds import bad_feeds, check_feeds
 from ._torch_export import quiet
@@ -94,7 +93,7 @@ class ExecuTorchSession:
     """
 
     def __init__(self, model: Model, target: Target) -> None:
-        self._settings = _settings(target.settings)
+        self._settings = target.settings_as(ExecuTorchSettings)
         self._model = model
         self._runs = 0
         self._lowered: Lowered = kept(model, target)
@@ -168,10 +167,6 @@ class ExecuTorchSession:
             from executorch.runtime import Runtime
 
         return Runtime.get().load_program(self._lowered.program, enable_etdump=profile)
-
-
-def _settings(values: Mapping[str, Setting]) -> ExecuTorchSettings:
-    return ExecuTorchSettings(**values)  # type: ignore[arg-type]
 
 
 def _pool(threads: int, target: Target) -> None:

@@ -7,7 +7,6 @@ ONNX model is, whatever order of axes the file has. The interpreter keeps no tim
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -22,7 +21,7 @@ from ..measurement import LayerTime, Placement
 from ..model import Model
 from ..protocols import Backend, Built, Outputs, Progress
 from ..quant.schemes import LITERT
-from ..target import Setting, Target
+from ..target import Target
 from ..tflite.convert import Converted, convert
 from ._feeds import bad_feeds, check_feeds
 from ._open_shapes import OpenSession
@@ -79,7 +78,7 @@ class LiteRt:
 
         progress("converting", 0.0)
         started = time.perf_counter()
-        settings = _settings(target.settings)
+        settings = target.settings_as(LiteRtSettings)
         session = LiteRtSession(model, target)
         seconds = time.perf_counter() - started
         progress("reading back what the delegate takes", 0.7)
@@ -111,7 +110,7 @@ class LiteRtSession:
     """
 
     def __init__(self, model: Model, target: Target) -> None:
-        self._model, self._target, self._settings = model, target, _settings(target.settings)
+        self._model, self._target, self._settings = model, target, target.settings_as(LiteRtSettings)
         s = self._settings
         self.converted: Converted = convert(model, half=s.half, order=s.layout, weights=s.weights)
         self._interpreter: Any = self._loaded()
@@ -192,10 +191,6 @@ class LiteRtSession:
         own = [o for o in found if o["op_name"] != "DELEGATE"]
         made = {tuple(map(int, o["outputs"])) for o in found if o["op_name"] == "DELEGATE"}
         return frozenset(i for i, o in enumerate(own) if tuple(map(int, o["outputs"])) in made)
-
-
-def _settings(values: Mapping[str, Setting]) -> LiteRtSettings:
-    return LiteRtSettings(**values)  # type: ignore[arg-type]
 
 
 IMPL: type[Backend] = LiteRt

@@ -11,7 +11,6 @@ import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -25,7 +24,7 @@ from ..ncnn import convert, integers
 from ..ncnn.netfile import write_bin, write_param
 from ..protocols import Backend, Built, Outputs, Progress
 from ..quant.schemes import NCNN
-from ..target import Setting, Target
+from ..target import Target
 from ._feeds import check_feeds
 from ._open_shapes import OpenSession
 from ._terminal import quiet
@@ -99,7 +98,7 @@ class Ncnn:
         progress("pnnx converts", 0.0)
         session = NcnnSession(model, target)
         seconds = time.perf_counter() - started
-        settings = _settings(target.settings)
+        settings = target.settings_as(NcnnSettings)
         param = out if out.suffix == ".param" else out.with_name(f"{out.name}.param")
         half = settings.weights == "float16"
         write_bytes(param.with_suffix(".bin"), write_bin(session.network.layers, half=half))
@@ -130,7 +129,7 @@ class NcnnSession:
 
     def __init__(self, model: Model, target: Target) -> None:
         ncnn = _ncnn()
-        settings = _settings(target.settings)
+        settings = target.settings_as(NcnnSettings)
         self._model, self._target, self._settings = model, target, settings
         floats, wanted, declined = integers.as_float(model)
         network = convert.convert(floats, target.name, lambda kind: ncnn.layer_to_index(kind) >= 0)
@@ -278,10 +277,6 @@ def _ncnn() -> Any:
     import ncnn
 
     return ncnn
-
-
-def _settings(values: Mapping[str, Setting]) -> NcnnSettings:
-    return NcnnSettings(**values)  # type: ignore[arg-type]
 
 
 def _runs(ncnn: Any) -> bool:

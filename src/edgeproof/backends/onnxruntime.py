@@ -26,7 +26,7 @@ from ..measurement import LayerTime, Placement
 from ..model import PROTO_LIMIT_BYTES, Model, save_model, weight_bytes
 from ..protocols import Backend, Built, Outputs, Progress
 from ..quant import schemes
-from ..target import QuantScheme, Setting, Target
+from ..target import QuantScheme, Target
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -123,7 +123,8 @@ class OnnxRuntime:
         """
         import onnxruntime as ort
 
-        kind, level = _settings(target.settings).artifact, _settings(target.settings).graph_optimization
+        settings = target.settings_as(OnnxRuntimeSettings)
+        kind, level = settings.artifact, settings.graph_optimization
         out = ended(out, f".{kind}")
         progress("optimising", 0.0)
         with replacing(out) as temporary:
@@ -170,7 +171,7 @@ class OnnxRuntimeSession:
                 f"it has {', '.join(ort.get_available_providers())}",
                 "run 'edgeproof targets' for the line that installs it",
             )
-        settings = _settings(target.settings)
+        settings = target.settings_as(OnnxRuntimeSettings)
         self._model = model
         self._wanted = provider
         self._profile = settings.profile
@@ -283,10 +284,6 @@ def session_options(settings: OnnxRuntimeSettings) -> ort.SessionOptions:
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if settings.spinning else "0")
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     return options
-
-
-def _settings(values: Mapping[str, Setting]) -> OnnxRuntimeSettings:
-    return OnnxRuntimeSettings(**values)  # type: ignore[arg-type]
 
 
 def _assignment(session: Any) -> list[Any]:

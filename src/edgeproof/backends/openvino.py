@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -25,7 +25,7 @@ from ..measurement import LayerTime, Placement
 from ..model import PROTO_LIMIT_BYTES, Model, save_model, weight_bytes
 from ..protocols import Backend, Built, Outputs, Progress
 from ..quant.schemes import OPENVINO
-from ..target import Setting, Target
+from ..target import Target
 from ._feeds import bad_feeds, check_feeds
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class OpenVino:
         """
         import openvino
 
-        settings = _settings(target.settings)
+        settings = target.settings_as(OpenVinoSettings)
         facts = {"openvino": openvino.__version__}
         if settings.artifact == "ir":
             progress("converting", 0.0)
@@ -133,7 +133,7 @@ class OpenVinoSession:
     def __init__(self, model: Model, target: Target, graph: Any = None) -> None:
         import openvino
 
-        settings = _settings(target.settings)
+        settings = target.settings_as(OpenVinoSettings)
         self._model = model
         self._profile = settings.profile
         self._runs = 0
@@ -322,10 +322,6 @@ def properties(device: str, settings: OpenVinoSettings) -> dict[str, Any]:
     if device == "auto":
         found["ENABLE_STARTUP_FALLBACK"] = False  # else the CPU answers until another device is ready
     return found
-
-
-def _settings(values: Mapping[str, Setting]) -> OpenVinoSettings:
-    return OpenVinoSettings(**values)  # type: ignore[arg-type]
 
 
 def _asked(core: Any, target: Target, devices: str) -> list[str]:

@@ -16,7 +16,6 @@ import time
 import warnings
 import weakref
 from collections import defaultdict
-from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from ..graph.rewrite import array, label
 from ..measurement import LayerTime, Placement
 from ..model import Model, save_model
 from ..protocols import Backend, Outputs
-from ..target import Setting, Target
+from ..target import Target
 from ._feeds import check_feeds
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class TinygradSession:
 
     def __init__(self, model: Model, target: Target) -> None:
         self._model, self._target = model, target
-        self._settings = _settings(target.settings)
+        self._settings = target.settings_as(TinygradSettings)
         self._device = target.device.upper()
         self._folder = Path(tempfile.mkdtemp(prefix="edgeproof-tinygrad-"))
         self._clean = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
@@ -253,10 +252,6 @@ def _without_empties(model: Model) -> Model:
                     if value is not None and value.is_initializer() and not value.uses():
                         del graph.graph.initializers[value.name or ""]
     return Model.of(graph, model.name)
-
-
-def _settings(values: Mapping[str, Setting]) -> TinygradSettings:
-    return TinygradSettings(**values)  # type: ignore[arg-type]
 
 
 def _kind(name: str, kernel: Any) -> str:

@@ -24,7 +24,7 @@ from ..graph.quantised import is_quantised
 from ..measurement import LayerTime, Placement
 from ..model import Model
 from ..protocols import Backend, Built, Outputs, Progress
-from ..target import Setting, Target
+from ..target import Target
 from ._feeds import check_feeds
 from ._tvm_lowering import Compiled, lowered
 
@@ -96,7 +96,7 @@ class Tvm:
 
     def build(self, model: Model, target: Target, out: Path, progress: Progress) -> Built:
         """Write a shared library that TVM's runtime loads: function ``main`` of a Relax virtual machine."""
-        settings = _settings(target.settings)
+        settings = target.settings_as(TvmSettings)
         link = _linker(model, target)
         started = time.perf_counter()
         compiled = _lowered(model, target, settings, progress)
@@ -137,7 +137,7 @@ class TvmSession:
         from tvm import relax
 
         self._model, self._target = model, target
-        self._settings = _settings(target.settings)
+        self._settings = target.settings_as(TvmSettings)
         if self._settings.threads:
             os.environ["TVM_NUM_THREADS"] = str(self._settings.threads)  # read when its threads are first needed
         self._compiled = _lowered(model, target, self._settings, lambda _what, _share: None)
@@ -275,10 +275,6 @@ def _linker(model: Model, target: Target) -> Any:
         )
     make: Callable[..., Any] = cc.cross_compiler(found)
     return make
-
-
-def _settings(values: Mapping[str, Setting]) -> TvmSettings:
-    return TvmSettings(**values)  # type: ignore[arg-type]
 
 
 def _version() -> str:

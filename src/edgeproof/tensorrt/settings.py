@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -141,7 +141,7 @@ def run_settings(target: Target) -> RunSettings:
         target: Of either backend.
     """
     known = {f.name for f in fields(RunSettings)}
-    return RunSettings(**{k: v for k, v in target.settings.items() if k in known})  # type: ignore[arg-type]
+    return replace(target, settings={k: v for k, v in target.settings.items() if k in known}).settings_as(RunSettings)
 
 
 def tensorrt_plan(target: Target) -> Plan:
