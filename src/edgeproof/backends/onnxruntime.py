@@ -27,6 +27,7 @@ from ..model import PROTO_LIMIT_BYTES, Model, save_model, weight_bytes
 from ..protocols import Backend, Built, Outputs, Progress
 from ..quant import schemes
 from ..target import QuantScheme, Target
+from ._feeds import bad_feeds
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -199,7 +200,6 @@ class OnnxRuntimeSession:
             self._clean()
             raise _refused(model, target, e) from e
         self._outputs = [o.name for o in self._session.get_outputs()]
-        self._inputs = {i.name for i in self._session.get_inputs()}
 
     def run(self, feeds: Feeds) -> Outputs:
         """Run one batch.
@@ -210,7 +210,7 @@ class OnnxRuntimeSession:
         try:
             values = self._session.run(self._outputs, dict(feeds))
         except Exception as e:
-            raise _bad_feeds(self._model, self._inputs, feeds, e) from e
+            raise bad_feeds(self._model, feeds, " ".join(str(e).split())[:200]) from e
         return dict(zip(self._outputs, values, strict=True))
 
     def layers(self) -> tuple[LayerTime, ...]:
@@ -353,17 +353,6 @@ def _refused(model: Model, target: Target, error: Exception) -> UnsupportedError
         f"{model.name} on {target.name}",
         text[:400],
         "run 'edgeproof inspect' on the model for its findings",
-    )
-
-
-def _bad_feeds(model: Model, inputs: set[str], feeds: Feeds, error: Exception) -> InputError:
-    expected = ", ".join(map(str, model.inputs))
-    got = ", ".join(f"{k} {v.dtype}{list(v.shape)}" for k, v in feeds.items())
-    return InputError(
-        "session.feeds",
-        model.name,
-        f"could not run on {got or 'nothing'}; expected {expected} ({' '.join(str(error).split())[:200]})",
-        "check the data's shape, dtype and preprocessing",
     )
 
 

@@ -6,11 +6,12 @@ import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import InputError, UnsupportedError
+from ..errors import UnsupportedError
 from ..measurement import LayerTime, Placement
 from ..model import Model
 from ..protocols import Backend, Outputs
 from ..target import Target
+from ._feeds import bad_feeds
 
 if TYPE_CHECKING:
     from ..dataset import Feeds
@@ -65,13 +66,7 @@ class ReferenceSession:
         try:
             values = self._evaluator.run(names, dict(feeds))
         except Exception as e:
-            got = ", ".join(f"{k} {v.dtype}{list(v.shape)}" for k, v in feeds.items())
-            raise InputError(
-                "session.feeds",
-                self._model.name,
-                f"could not run on {got or 'nothing'} ({' '.join(str(e).split())[:200]})",
-                "check the data's shape, dtype and preprocessing",
-            ) from e
+            raise bad_feeds(self._model, feeds, " ".join(str(e).split())[:200]) from e
         return dict(zip(names, values, strict=True))
 
     def layers(self) -> tuple[LayerTime, ...]:
