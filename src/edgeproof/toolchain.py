@@ -56,6 +56,9 @@ class Toolchain:
     note: str = ""
 
 
+CLANG = "apt-get install clang"
+"""What compiles tinygrad's kernels for the processor."""
+
 TOOLCHAINS: Mapping[str, Toolchain] = {
     "openvino": Toolchain((("openvino>=2025",),), "openvino", size="250 MB"),
     "torch": Toolchain(
@@ -73,7 +76,7 @@ TOOLCHAINS: Mapping[str, Toolchain] = {
         note="pnnx's package asks for PyTorch, its program does not; for ncnn:vulkan, a Vulkan driver",
     ),
     "tinygrad": Toolchain(
-        (("tinygrad>=0.14",),), "tinygrad", size="10 MB", note="for the processor, clang: apt-get install clang"
+        (("tinygrad>=0.14",),), "tinygrad", size="10 MB", note=f"for the processor, clang: {CLANG}"
     ),
     "tvm": Toolchain(
         (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgeproof import toolchain
-from edgeproof.backends.tinygrad import CLANG, IMPL
+from edgeproof.backends.tinygrad import IMPL
 from edgeproof.errors import InputError, UnsupportedError
 from edgeproof.passes.int8 import Int8
 from edgeproof.target import Target
@@ -107,5 +107,5 @@ def test_arrays_of_another_type_are_refused():
 
 def test_without_a_compiler_it_says_which_one_to_install(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert IMPL().missing() == CLANG
-    assert toolchain.TOOLCHAINS["tinygrad"].note.endswith(CLANG)
+    assert IMPL().missing() == toolchain.CLANG
+    assert toolchain.TOOLCHAINS["tinygrad"].note.endswith(toolchain.CLANG)

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 DEVICES = ("METAL", "AMD", "NV", "CUDA", "QCOM", "CL", "WEBGPU", "CPU", "PYTHON")
 """Devices of tinygrad that compute, fastest first. PYTHON interprets every kernel, for looking into it."""
 
-CLANG = "apt-get install clang"
-"""What compiles kernels for the processor."""
-
 _PRECISIONS = {
     "half": "float16",
     "__bf16": "bfloat16",
@@ -80,7 +77,7 @@ class Tinygrad:
 
     def missing(self) -> str | None:
         """The line that installs it, or the compiler that it needs."""
-        return toolchain.missing("tinygrad") or (None if shutil.which("clang") else CLANG)
+        return toolchain.missing("tinygrad") or (None if shutil.which("clang") else toolchain.CLANG)
 
     def targets(self) -> tuple[Target, ...]:
         """Devices on which a sum really runs here, fastest first."""

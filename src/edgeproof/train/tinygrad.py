@@ -36,9 +36,6 @@ from .tinygrad_ops import table_of
 if TYPE_CHECKING:
     from ..dataset import Feeds
 
-CLANG = "apt-get install clang"
-"""What compiles kernels for the processor."""
-
 BETAS = (0.9, 0.99)
 EPSILON = 1e-8
 MOMENTUM = 0.9
@@ -51,7 +48,7 @@ class Tinygrad:
 
     def missing(self) -> str | None:
         """The line that installs it, or the compiler that it needs on a processor."""
-        return toolchain.missing("tinygrad") or (None if shutil.which("clang") else CLANG)
+        return toolchain.missing("tinygrad") or (None if shutil.which("clang") else toolchain.CLANG)
 
     def learner(self, model: Model, original: Model | None, training: Training) -> TinygradLearner:
         """Make a graph trainable."""
