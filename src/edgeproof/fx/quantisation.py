@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..graph.quantised import CODES
 from . import quantising
 from .call import Call, Handler
 from .dtypes import TORCH
@@ -18,19 +19,6 @@ from .values import Constant, Value
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-RANGES = {
-    "INT2": (-2, 1),
-    "UINT2": (0, 3),
-    "INT4": (-8, 7),
-    "UINT4": (0, 15),
-    "INT8": (-128, 127),
-    "UINT8": (0, 255),
-    "INT16": (-(2**15), 2**15 - 1),
-    "UINT16": (0, 2**16 - 1),
-    "INT32": (-(2**31), 2**31 - 1),
-}
-"""Codes of each type."""
 
 
 def quantize(n: Call) -> Value:
@@ -62,8 +50,8 @@ def dequantize(n: Call) -> Value:
     name = known.removeprefix("torch.").upper()
     scale, zero = bare(n[1]), bare(n[2]) if n.has(2) else None
     axis, block, codes = n.attr("axis", 1), n.attr("block_size", 0), n[0]
-    if n.options.quantised == "decomposed" and not block and name in RANGES and name != "INT32":
-        low, high = RANGES[name]
+    if n.options.quantised == "decomposed" and not block and name in CODES and name != "INT32":
+        low, high = CODES[name]
         made = _decomposed(n, "dequantize", codes, scale, zero, (axis, low, high, getattr(n.torch, TORCH[name])))
         if made is not None:
             return made
@@ -97,15 +85,15 @@ def _code_type(n: Call, at: int, output: ir.Value) -> str:
         return ir.DataType(asked).name
     if zero is not None and n.has(at) and n.dtype(at) is not None:
         return str(n.dtype(at)).removeprefix("torch.").upper()
-    return output.dtype.name if output.dtype is not None and output.dtype.name in RANGES else "UINT8"
+    return output.dtype.name if output.dtype is not None and output.dtype.name in CODES else "UINT8"
 
 
 def _range(n: Call, name: str) -> tuple[int, int]:
-    if name not in RANGES:
+    if name not in CODES:
         raise n.refused(
-            f"quantises to {name.lower()}, which torch does not have", f"quantise to one of {', '.join(RANGES)}"
+            f"quantises to {name.lower()}, which torch does not have", f"quantise to one of {', '.join(CODES)}"
         )
-    return RANGES[name]
+    return CODES[name]
 
 
 def _zero(value: Value) -> bool:

@@ -6,6 +6,7 @@ QuantizeLinear, of a weight or a bias they are stored. Nothing here depends on w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +27,19 @@ ABSORBED = ("Relu", "Clip")
 
 OPERANDS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "Div", "Concat")
 """Operators with integer kernels that want all their operands as codes: one float constant keeps them in float."""
+
+CODES: Mapping[str, tuple[int, int]] = {
+    "INT2": (-2, 1),
+    "UINT2": (0, 3),
+    "INT4": (-8, 7),
+    "UINT4": (0, 15),
+    "INT8": (-128, 127),
+    "UINT8": (0, 255),
+    "INT16": (-(2**15), 2**15 - 1),
+    "UINT16": (0, 2**16 - 1),
+    "INT32": (-(2**31), 2**31 - 1),
+}
+"""ONNX's integer types of codes, and the least and the greatest code of each."""
 
 OPERATOR_FORM = ("ConvInteger", "MatMulInteger", "QGemm", "DynamicQuantizeMatMul", "MatMulIntegerToFloat")
 BLOCKED_FORM = ("MatMulNBits", "GatherBlockQuantized")

@@ -15,7 +15,7 @@ from ..protocols import Outputs
 from ..quant.calibration import observed
 from .fit import Training
 from .losses import Term
-from .quantisers import Held, Points
+from .quantisers import Held, Points, aligned
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -137,16 +137,6 @@ def rounded(
         codes = codes + aligned(zero, x, axis, block).astype(kind)
     clipped: NDArray[Any] = np.clip(codes, held.low, held.high)
     return clipped
-
-
-def aligned(values: NDArray[Any], x: NDArray[Any], axis: int, block: int) -> NDArray[Any]:
-    """A scale or zero point in a shape that broadcasts over ``x``."""
-    if block:
-        many = np.repeat(values, block, axis=axis)
-        return many[tuple(slice(n) for n in x.shape)]
-    if values.size == 1:
-        return values.reshape(())
-    return values.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
 
 
 def _stored(table: Mapping[str, NDArray[Any]], stored: Mapping[str, Any], name: str) -> NDArray[Any]:

@@ -13,20 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..graph.quantised import CODES
 from ..model import Model, attribute, graphs
+from ..quant import numerics
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_LIMITS = {
-    "INT4": (-8, 7),
-    "UINT4": (0, 15),
-    "INT8": (-128, 127),
-    "UINT8": (0, 255),
-    "INT16": (-(2**15), 2**15 - 1),
-    "UINT16": (0, 2**16 - 1),
-    "INT32": (-(2**31), 2**31 - 1),
-}
 CLIP = 1.01
 """A float weight belongs to codes when it is within so many steps of them, once it is clipped to their range."""
 
@@ -108,7 +101,7 @@ def _held(node: ir.Node, codes: ir.Value, scale: ir.Value, stored: Mapping[str, 
     )
     axis = int(attribute(node, "axis", 1))
     block = int(attribute(node, "block_size", 0))
-    step_b, points_b = _spread(step, array, axis, block), _spread(points, array, axis, block)
+    step_b, points_b = aligned(step, array, axis, block), aligned(points, array, axis, block)
     real = np.asarray((array.astype(np.float64) - points_b) * step_b, np.float32)  # a single number stays an array
     low, high = _limits(kind, array)
     original = next((stored[n] for n in _origins(codes.name or "") if n in stored), None)
@@ -122,7 +115,7 @@ def _held(node: ir.Node, codes: ir.Value, scale: ir.Value, stored: Mapping[str, 
 
 def _limits(kind: str, codes: NDArray[Any]) -> tuple[int, int]:
     """The codes that may be used: 7 bits where no more are, and no −128 where there is none."""
-    low, high = _LIMITS[kind]
+    low, high = CODES[kind]
     if kind != "INT8":
         return low, high
     peak = int(np.abs(codes.astype(np.int64)).max(initial=0))
@@ -159,10 +152,10 @@ def _tied(node: ir.Node) -> tuple[str, str] | None:
     return None
 
 
-def _spread(values: NDArray[Any], like: NDArray[Any], axis: int, block: int) -> NDArray[Any]:
-    """One value per channel or block, in a shape that broadcasts over a tensor."""
-    if block and values.size > 1:
-        return np.repeat(values, block, axis=axis)[tuple(slice(n) for n in like.shape)]
+def aligned(values: NDArray[Any], x: NDArray[Any], axis: int, block: int) -> NDArray[Any]:
+    """A scale or zero point, one or one per channel or per block, in a shape that broadcasts over ``x``."""
     if values.size == 1:
         return values.reshape(())
-    return values.reshape([-1 if i == axis % like.ndim else 1 for i in range(like.ndim)])
+    if block:
+        return np.repeat(values, block, axis=axis)[tuple(slice(n) for n in x.shape)]
+    return numerics.spread(values, x.ndim, axis)

@@ -14,21 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..graph.quantised import CODES
 from ..model import Model, attribute, graphs
 from .quantisers import Points
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-RANGES = {
-    "INT4": (-8, 7),
-    "UINT4": (0, 15),
-    "INT8": (-128, 127),
-    "UINT8": (0, 255),
-    "INT16": (-(2**15), 2**15 - 1),
-    "UINT16": (0, 2**16 - 1),
-}
-"""Codes of activations that are trained through."""
 
 SETTINGS = {
     "BatchNormalization": (3, 4),
@@ -160,9 +151,9 @@ def _quantiser(node: ir.Node, points: Points, factors: dict[str, float]) -> Quan
         made = Quantiser("held", held.low, held.high, axis, block, held.tied is not None, point)
     elif node.op_type == "QuantizeLinear":
         name = zero.dtype.name if zero is not None and zero.dtype is not None else ""
-        if name not in RANGES:
+        if name not in CODES:
             return None
-        low, high = RANGES[name]
+        low, high = CODES[name]
         if scale.const_value is not None:
             count = math.prod(int(d) for d in source.shape or () if isinstance(d, int))
             factors[scale.name or ""] = _factor(count / max(scale.const_value.size, 1), high)

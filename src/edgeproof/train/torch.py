@@ -22,8 +22,9 @@ from .. import toolchain
 from ..fx import import_model
 from ..fx.arithmetic import clip, limits
 from ..fx.call import Call, Handler
-from ..fx.quantisation import RANGES, bare, quantize
+from ..fx.quantisation import bare, quantize
 from ..fx.values import Constant, Tensor, Value
+from ..graph.quantised import CODES
 from ..model import Model
 from ..protocols import Engine, Outputs
 from .fit import Training
@@ -138,8 +139,7 @@ class TorchLearner:
         kept = {f"module/{n}": t.detach().cpu().numpy().copy() for n, t in self._module.state_dict().items()}
         for index, moments in self._optimizer.state_dict()["state"].items():
             for name, value in moments.items():
-                array = value.detach().cpu().numpy().copy() if hasattr(value, "detach") else np.asarray(value)
-                kept[f"optimizer/{index}/{name}"] = array
+                kept[f"optimizer/{index}/{name}"] = self._torch.as_tensor(value).detach().cpu().numpy().copy()
         if self._scaler.is_enabled():
             kept["scaler"] = np.asarray(self._scaler.get_scale(), np.float64)
         return kept
@@ -268,13 +268,13 @@ def _quantize(n: Call, learn: bool, factors: dict[str, float]) -> Value:
     """QuantizeLinear of an activation; of other dtypes and in blocks as the importer does it."""
     zero = n.node.inputs[2] if len(n.node.inputs) > 2 else None
     name = "" if zero is None or zero.dtype is None else zero.dtype.name
-    if name not in RANGES:
+    if name not in CODES:
         return quantize(n)
     scale = n[1] if learn else bare(n[1])
     if isinstance(n[1], Constant) and n[1].name:
         values = math.prod(d or 1 for d in n.shape(0) or ()) // max(n[1].tensor.numel(), 1)
-        factors[n[1].name] = 1 / math.sqrt(max(values, 1) * RANGES[name][1])
-    how = (*RANGES[name], n.attr("axis", 1), n.attr("block_size", 0))
+        factors[n[1].name] = 1 / math.sqrt(max(values, 1) * CODES[name][1])
+    how = (*CODES[name], n.attr("axis", 1), n.attr("block_size", 0))
     made = n.build.emit(rounded, n[0], scale, _point(n, 2), *how)
     made.node.meta[WHOLE] = (n[0], scale, _point(n, 2), how, n.node.inputs[1])
     return made
