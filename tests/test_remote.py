@@ -1,6 +1,7 @@
 """A backend in another process answers as it does in this one."""
 
 import json
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -158,6 +159,22 @@ def test_where_no_environment_can_be_made_nothing_half_made_stays(tmp_path, monk
     with pytest.raises(UnsupportedError, match=r"toolchain\.venv"):
         toolchain.install("torch")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_toolchain_that_another_process_installs_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv(toolchain.FOLDER, str(tmp_path))
+    half_made = tmp_path / "torch" / "pyvenv.cfg"
+    half_made.parent.mkdir()
+    half_made.touch()
+    script = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); input()"
+    line = [sys.executable, "-c", script, str(tmp_path / ".torch.lock")]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(InputError, match=r"toolchain\.busy"):
+            toolchain.install("torch")
+        other.kill()
+    assert half_made.is_file()
 
 
 def test_an_unknown_runtime_is_named_with_the_nearest():

@@ -78,6 +78,32 @@ def plain(path: Path) -> Path:
 
 
 @contextlib.contextmanager
+def only_one(lock: Path, busy: InputError) -> Iterator[None]:
+    """Keep other processes out until this one leaves; the kernel ends the lock with the process. Source: flock(2).
+
+    Args:
+        lock: A file that is locked and left behind; made where it is missing, with its folder.
+        busy: What is raised where another process is in.
+
+    Raises:
+        InputError: ``busy``.
+        OSError: The file cannot be made or locked.
+    """
+    import fcntl  # of POSIX systems only
+
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            raise busy from e
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it takes the place of ``path``, on failure it is removed.
 

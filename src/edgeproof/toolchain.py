@@ -7,6 +7,7 @@ what edgeproof itself needs, while the code that runs there is this very copy of
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -20,6 +21,7 @@ from importlib.metadata import requires
 from pathlib import Path
 
 from .errors import InputError, UnsupportedError, did_you_mean
+from .files import only_one
 
 FOLDER = "EDGEPROOF_TOOLCHAINS"
 """Environment variable: where the toolchains' environments are, instead of the user's data folder."""
@@ -75,9 +77,7 @@ TOOLCHAINS: Mapping[str, Toolchain] = {
         size="190 MB",
         note="pnnx's package asks for PyTorch, its program does not; for ncnn:vulkan, a Vulkan driver",
     ),
-    "tinygrad": Toolchain(
-        (("tinygrad>=0.14",),), "tinygrad", size="10 MB", note=f"for the processor, clang: {CLANG}"
-    ),
+    "tinygrad": Toolchain((("tinygrad>=0.14",),), "tinygrad", size="10 MB", note=f"for the processor, clang: {CLANG}"),
     "tvm": Toolchain(
         (
             # With a later apache-tvm-ffi, MetaSchedule ends in a segmentation fault; the rest is what it needs to tune.
@@ -172,8 +172,8 @@ def install(name: str, progress: Callable[[str, float], None] = lambda _what, _s
         The Python that has it now.
 
     Raises:
-        InputError: toolchain.unknown.
-        UnsupportedError: toolchain.pip, with the last line of what pip said.
+        InputError: toolchain.unknown; toolchain.busy, while another process installs it.
+        UnsupportedError: toolchain.venv; toolchain.pip, with the last line of what pip said.
     """
     if name not in TOOLCHAINS:
         raise InputError(
@@ -185,24 +185,40 @@ def install(name: str, progress: Callable[[str, float], None] = lambda _what, _s
         return Path(sys.executable)
     place = folder(name)
     progress(f"{name}: making {place}", 0.0)
-    try:
+    busy = InputError(
+        "toolchain.busy", name, f"another edgeproof is installing it at {place}", "wait for it to end, then look again"
+    )
+    with contextlib.ExitStack() as held:
         try:
-            (place / _DONE).unlink(missing_ok=True)
+            held.enter_context(only_one(place.with_name(f".{name}.lock"), busy))
+        except OSError as e:
+            raise _no_place(name, place, e) from e
+        try:
+            _install_at(name, place, progress)
+        except BaseException:
             shutil.rmtree(place, ignore_errors=True)
-            venv.create(place, with_pip=True)
-        except (OSError, subprocess.CalledProcessError) as e:
-            raise UnsupportedError(
-                "toolchain.venv",
-                name,
-                f"no environment could be made at {place}: {_said(e)}",
-                f"check that it can be written and has free space; {FOLDER} names another place",
-            ) from e
-        _steps(name, place / "bin" / "python", ((*_own_requirements(),), *chain.steps), progress)
-    except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
-    (place / _DONE).touch()
+            raise
     return place / "bin" / "python"
+
+
+def _install_at(name: str, place: Path, progress: Callable[[str, float], None]) -> None:
+    try:
+        (place / _DONE).unlink(missing_ok=True)
+        shutil.rmtree(place, ignore_errors=True)
+        venv.create(place, with_pip=True)
+    except (OSError, subprocess.CalledProcessError) as e:
+        raise _no_place(name, place, e) from e
+    _steps(name, place / "bin" / "python", ((*_own_requirements(),), *TOOLCHAINS[name].steps), progress)
+    (place / _DONE).touch()
+
+
+def _no_place(name: str, place: Path, error: OSError | subprocess.CalledProcessError) -> UnsupportedError:
+    return UnsupportedError(
+        "toolchain.venv",
+        name,
+        f"no environment could be made at {place}: {_said(error)}",
+        f"check that it can be written and has free space; {FOLDER} names another place",
+    )
 
 
 def _said(error: OSError | subprocess.CalledProcessError) -> str:

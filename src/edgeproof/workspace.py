@@ -19,15 +19,14 @@ another model, data set, policy or target is refused, since results of different
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, final
 
+from . import files
 from .digest import canonical_json, digest_file, digest_json
 from .errors import InputError, TrustError
 from .files import os_error, read_json, write_bytes, write_json
@@ -43,27 +42,19 @@ CONFIRMS = ("bench-confirm", "quality-confirm")
 
 @contextmanager
 def only_one(root: Path) -> Iterator[None]:
-    """Keep other processes from writing to the same run; the kernel ends this with the process. Source: flock(2).
+    """Keep other processes from writing to the same run.
 
     Raises:
         InputError: workspace.busy, files.*.
     """
     lock = root / ".lock"
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as e:
-        raise os_error(lock, e) from e
-    try:
+    busy = InputError("workspace.busy", str(root), "another edgeproof is working on this run", "wait for it to end")
+    with ExitStack() as held:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(files.only_one(lock, busy))
         except OSError as e:
-            raise InputError(
-                "workspace.busy", str(root), "another edgeproof is working on this run", "wait for it to end"
-            ) from e
+            raise os_error(lock, e) from e
         yield
-    finally:
-        os.close(handle)
 
 
 @final
