@@ -6,9 +6,9 @@ step, through the very Q/DQ nodes that will run (quantisation-aware training); s
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args, get_origin, get_type_hints
 
 from ..change import Change
 from ..errors import InputError
@@ -50,13 +50,13 @@ class Distil:
     rate: float = 2e-3
     batch: int = 8
     samples: int = 0
-    loss: str = "mse"
+    loss: Literal["mse", "kl"] = "mse"
     temperature: float = 4.0
     features: int = 0
     feature_weight: float = 0.25
-    scales: str = "learned"
-    norms: str = "frozen"
-    optimizer: str = "adam"
+    scales: Literal["learned", "fixed"] = "learned"
+    norms: Literal["frozen", "trained"] = "frozen"
+    optimizer: Literal["adam", "sgd"] = "adam"
     seconds: float = 0.0
     patience: int = 0
     threads: int = 0
@@ -79,29 +79,17 @@ class Distil:
         for name in ("samples", "features", "feature_weight"):
             _least(name, getattr(self, name), 0)
         _least("temperature", self.temperature, 1e-3)
-        _choose("loss", self.loss, ("mse", "kl"))
-        _choose("scales", self.scales, ("learned", "fixed"))
-        _choose("norms", self.norms, ("trained", "frozen"))
-        _choose("optimizer", self.optimizer, ("adam", "sgd"))
+        for name, kind in get_type_hints(Distil).items():
+            if get_origin(kind) is Literal:
+                _choose(name, getattr(self, name), get_args(kind))
         teacher = context.before()
         ends, inner = heads(model, teacher), features(model, teacher, self.features)
         if not ends:
             return Change.none(model, (model.name, "shares no output of a layer with its teacher"))
-        terms = [Term("kl" if self.loss == "kl" else "mse", n, temperature=self.temperature) for n in ends]
+        terms = [Term(self.loss, n, temperature=self.temperature) for n in ends]
         terms += [Term("mse", n, self.feature_weight) for n in inner]
-        training = Training(
-            terms=tuple(terms),
-            optimizer=self.optimizer,  # type: ignore[arg-type]
-            rate=self.rate,
-            epochs=self.epochs,
-            batch=self.batch,
-            scales=self.scales,  # type: ignore[arg-type]
-            norms=self.norms,  # type: ignore[arg-type]
-            seconds=self.seconds,
-            patience=self.patience,
-            threads=self.threads,
-            seed=context.seed,
-        )
+        shared = {f.name: getattr(self, f.name) for f in fields(self) if f.name in Training.__dataclass_fields__}
+        training = Training(terms=tuple(terms), seed=context.seed, **shared)
         feeds = islice(context.feeds(), self.samples or None)
         trained, epochs = train(model, teacher, feeds, training, engine_name=self.engine, progress=context.progress)
         return Change(
