@@ -270,6 +270,20 @@ def check(hardware: Hardware, demand: Demand) -> None:
         raise UnsupportedError("hardware.refused", hardware.title, "; ".join(reasons), hint)
 
 
+def precisions_of(model: Model) -> tuple[str, ...]:
+    """What a model's types ask of a device, among the precisions of `Hardware.has`."""
+    from .model import graphs, tensors
+
+    used = {tensor.dtype.name for _, tensor in tensors(model.graph)}
+    asked = []
+    for graph in graphs(model.graph):
+        used |= {v.dtype.name for v in (*graph.inputs, *(o for n in graph for o in n.outputs)) if v.dtype is not None}
+        if any(n.op_type == "DequantizeLinear" for n in graph) and used & {"INT8", "UINT8"}:
+            asked.append("int8")
+    asked += [_TYPES[name] for name in sorted(used & set(_TYPES))]
+    return tuple(dict.fromkeys(asked))
+
+
 def demand_of(model: Model, target: Target) -> Demand:
     """What a model on a target asks of a device.
 
@@ -277,15 +291,9 @@ def demand_of(model: Model, target: Target) -> Demand:
         model: Its types are asked for, and at least its weights have to fit.
         target: Its part of the device, and settings of TensorRT that ask for a precision or for sparsity.
     """
-    from .model import graphs, tensors, weight_bytes
+    from .model import weight_bytes
 
-    used = {tensor.dtype.name for _, tensor in tensors(model.graph)}
-    asked = []
-    for graph in graphs(model.graph):
-        used |= {v.dtype.name for n in graph for v in n.outputs if v.dtype is not None}
-        if any(n.op_type == "DequantizeLinear" for n in graph) and used & {"INT8", "UINT8"}:
-            asked.append("int8")
-    asked += [_TYPES[name] for name in sorted(used & set(_TYPES))]
+    asked = [*precisions_of(model)]
     asked += [p for p in (target.settings.get("precision"),) if isinstance(p, str) and p in _NEEDS]
     asked += ["2:4"] if target.settings.get("sparse") else []
     return Demand(target.device, tuple(dict.fromkeys(asked)), memory_bytes=weight_bytes(model.graph))

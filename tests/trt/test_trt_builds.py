@@ -315,7 +315,7 @@ def test_types_that_the_device_lacks_are_refused_before_the_build(monkeypatch, d
     )
     made = api(VERSIONS[-1]).module()
     if refused:
-        with pytest.raises(UnsupportedError, match=f"begins at compute capability .*; this is {capability}"):
+        with pytest.raises(UnsupportedError, match=f"needs compute capability .* or later; this is {capability}"):
             make_engine(made, Model.of(graph, "net"), plan())
     else:
         make_engine(made, Model.of(graph, "net"), plan())

@@ -1,28 +1,18 @@
 """What a build demands of the device, checked before minutes are spent on it.
 
-Sources: TensorRT support matrices (*Hardware and Precision*): bfloat16 from compute capability 8.0, 8-bit floats from
-8.9, 4-bit floats from 10.0; *Version Compatibility and Hardware Compatibility*: an engine runs on the capability that
-it was built on, unless asked otherwise, and ``ampere+`` begins at 8.0 and does not hold on Jetson.
+What each GPU computes stands in the catalogue of `hardware`. Source of the rest: TensorRT, *Version Compatibility and
+Hardware Compatibility*: an engine runs on the capability that it was built on, unless asked otherwise, and ``ampere+``
+begins at 8.0 and does not hold on Jetson.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ..errors import UnsupportedError
-from ..model import Model, graphs, tensors
+from ..hardware import Demand, catalogue, precisions_of, refusals
+from ..model import Model
 from .device import Device
 from .dialect import Dialect
 from .settings import Plan
-
-LEAST = {
-    "BFLOAT16": "8.0",
-    "FLOAT8E4M3FN": "8.9",
-    "FLOAT8E5M2": "8.9",
-    "FLOAT4E2M1": "10.0",
-}
-"""Type → the least compute capability that multiplies in it."""
-FLAGS = {"bf16": "BFLOAT16", "fp8": "FLOAT8E4M3FN"}
 
 
 def check(
@@ -88,25 +78,13 @@ def _enough(dialect: Dialect, plan: Plan, model: Model, capability: str) -> None
             f"has compute capability {capability}; {dialect.name} {dialect.text} needs {dialect.oldest_capability}",
             "use the version of TensorRT that the device's JetPack or driver brings",
         )
-    used = set(_types(model)) | ({FLAGS[plan.precision]} if plan.precision in FLAGS else set())
-    for name in sorted(used & set(LEAST)):
-        if _number(capability) < _number(LEAST[name]):
-            raise UnsupportedError(
-                "tensorrt.capability",
-                f"{model.name} on {plan.target}",
-                f"computes in {name.lower()}, which begins at compute capability {LEAST[name]}; this is {capability}",
-                "run pass fp16 or int8 on the float32 model instead",
-            )
-
-
-def _types(model: Model) -> Iterator[str]:
-    """Names of all types in a model."""
-    for _, tensor in tensors(model.graph):
-        yield tensor.dtype.name
-    for graph in graphs(model.graph):
-        for value in (*graph.inputs, *(v for n in graph for v in n.outputs)):
-            if value.dtype is not None:
-                yield value.dtype.name
+    asked = (*precisions_of(model), plan.precision)
+    for gpu in catalogue().values():
+        if gpu.kind == "gpu" and gpu.compute_capability == capability:
+            reasons = refusals(gpu, Demand(precisions=asked))
+            if reasons:
+                subject, hint = f"{model.name} on {plan.target}", "run pass fp16 or int8 on the float32 model instead"
+                raise UnsupportedError("tensorrt.capability", subject, "; ".join(reasons), hint)
 
 
 def _number(capability: str) -> tuple[int, ...]:
