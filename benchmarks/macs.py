@@ -101,19 +101,23 @@ class Builder:
         return Model.of(ir.from_proto(proto), name)
 
 
+MOBILENET_V2 = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+"""Sandler et al. 2018, arXiv:1801.04381, table 2: expansion, channels, repeats, stride."""
+
+
 def mobilenet_v2() -> Model:
     """Sandler et al. 2018, arXiv:1801.04381, table 2."""
     net = Builder()
     net.conv(32, 3, 2)
-    for t, c, n, s in (
-        (1, 16, 1, 1),
-        (6, 24, 2, 2),
-        (6, 32, 3, 2),
-        (6, 64, 4, 2),
-        (6, 96, 3, 1),
-        (6, 160, 3, 2),
-        (6, 320, 1, 1),
-    ):
+    for t, c, n, s in MOBILENET_V2:
         for i in range(n):
             net.inverted_residual(t, c, 3, s if i == 0 else 1)
     net.conv(1280, 1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.macs import MOBILENET_V2
+
 CLASSES = 10
 SIZE = 64
 OPSET = 17
@@ -70,15 +72,7 @@ def mobilenet_v2() -> Any:
             return x + self.body(x) if self.same else self.body(x)
 
     blocks, channels = [], 32
-    for expand, out, count, stride in (
-        (1, 16, 1, 1),
-        (6, 24, 2, 2),
-        (6, 32, 3, 2),
-        (6, 64, 4, 2),
-        (6, 96, 3, 1),
-        (6, 160, 3, 2),
-        (6, 320, 1, 1),
-    ):
+    for expand, out, count, stride in MOBILENET_V2:
         for i in range(count):
             blocks.append(Block(channels, out, stride if i == 0 else 1, expand))
             channels = out

@@ -34,10 +34,10 @@ def _ranked(s: Site, count: int) -> None:
         )
 
 
-def _conv(s: Site) -> Any:
+def _conv(s: Site, op: str = "Conv", **more: Any) -> Any:
     count = s.tensor("weight").ndim - 2
     return s.node(
-        "Conv",
+        op,
         s.value(),
         s.value("weight"),
         s.value("bias") if s.has("bias") else None,
@@ -46,23 +46,13 @@ def _conv(s: Site) -> Any:
         strides=_many(s.number("stride"), count),
         dilations=_many(s.number("dilation"), count),
         pads=_pads(s, count),
+        **more,
     )
 
 
 def _conv_transpose(s: Site) -> Any:
     count = s.tensor("weight").ndim - 2
-    return s.node(
-        "ConvTranspose",
-        s.value(),
-        s.value("weight"),
-        s.value("bias") if s.has("bias") else None,
-        kernel_shape=[int(d) for d in s.tensor("weight").shape[2:]],
-        group=s.number("groups"),
-        strides=_many(s.number("stride"), count),
-        dilations=_many(s.number("dilation"), count),
-        pads=_pads(s, count),
-        output_padding=_many(s.number("output_padding"), count),
-    )
+    return _conv(s, "ConvTranspose", output_padding=_many(s.number("output_padding"), count))
 
 
 def _pool(op: str) -> Emitter:
