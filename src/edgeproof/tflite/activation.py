@@ -10,8 +10,8 @@ import numpy as np
 
 from ..model import attribute
 from . import layout
-from .elementwise import common_order, copied, formula, operand, unary
-from .held import refuse
+from .elementwise import common_order, formula, operand, unary
+from .held import FUSED, refuse
 from .lowering import Lowering
 from .write import Quant
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def clip(low: Lowering, node: ir.Node) -> None:
-    """Clip and Relu6: an activation where there is one, else MAXIMUM and MINIMUM."""
+    """Clip and Relu: an activation where there is one, else MAXIMUM and MINIMUM."""
     bounds = limits(low, node)
     if bounds is None:
         raise refuse(node, "computes its bounds as it runs", "run pass simplify first")
@@ -38,7 +38,7 @@ def clip(low: Lowering, node: ir.Node) -> None:
     for op, bound in (("MAXIMUM", bounds[0]), ("MINIMUM", bounds[1])):
         if np.isfinite(bound):
             y = low.emit(op, [y, low.scalar(bound, t.dtype)], t.shape)
-    low.give(copied(low, y) if y == x else y, perm)
+    low.give(low.copied(y) if y == x else y, perm)
 
 
 ACTIVATIONS: Mapping[tuple[float, float], str] = {
@@ -67,14 +67,6 @@ def limits(low: Lowering, node: ir.Node) -> tuple[float, float] | None:
     return found[0], found[1]
 
 
-def relu(low: Lowering, node: ir.Node) -> None:
-    """Relu."""
-    if low.at.integer:
-        clip(low, node)
-    else:
-        unary(low, node, "RELU")
-
-
 def hard_sigmoid(low: Lowering, node: ir.Node) -> None:
     """HardSigmoid: a sum cut to 0 … 6 and a product where it fits, as the usual one does."""
     alpha, beta = float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5))
@@ -82,7 +74,7 @@ def hard_sigmoid(low: Lowering, node: ir.Node) -> None:
     x = low.read(node.inputs[0], perm)
     shape = low.file.tensors[x].shape
     if alpha > 0 and abs(6 * alpha - 1) < 1e-6:
-        y = low.emit("ADD", [x, low.scalar(beta / alpha)], shape, {"fusedActivationFunction": 3})
+        y = low.emit("ADD", [x, low.scalar(beta / alpha)], shape, {"fusedActivationFunction": FUSED["RELU6"]})
         low.give(low.emit("MUL", [y, low.scalar(alpha)], shape), perm)
         return
     y = low.emit("MUL", [x, low.scalar(alpha)], shape)
@@ -220,7 +212,7 @@ def leaky(low: Lowering, node: ir.Node) -> None:
 
 OPS: Mapping[str, Any] = {
     "Clip": clip,
-    "Relu": relu,
+    "Relu": clip,
     "HardSigmoid": hard_sigmoid,
     "Sigmoid": partial(fixed, code="LOGISTIC"),
     "Tanh": partial(fixed, code="TANH"),

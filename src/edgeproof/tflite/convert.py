@@ -7,7 +7,7 @@ convolution on and turned only where an operator must have them otherwise (`layo
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,9 +18,9 @@ from ..errors import UnsupportedError, did_you_mean
 from ..graph.constants import Constants
 from ..graph.example_shape import example_shape
 from ..graph.quantised import BLOCKED_FORM, OPERATOR_FORM, coded
-from ..graph.rewrite import label
+from ..graph.rewrite import label, subgraphs
 from ..graph.shapes import infer
-from ..model import Model, TensorSpec, attribute, graphs, spec
+from ..model import Model, TensorSpec, attribute, spec
 from . import (
     activation,
     convolution,
@@ -35,7 +35,7 @@ from . import (
     spelled,
     transposed,
 )
-from .held import Held, Step, activation_quant, off, refuse
+from .held import Held, Step, activation_quant, is_read, off, refuse
 from .lowering import Lowering
 from .steps import codes_of, step
 from .write import File, Operator, Quant, serialise
@@ -91,7 +91,7 @@ def convert(model: Model, *, half: bool = False, order: Layout = "nchw", weights
     Raises:
         UnsupportedError: tflite.operator, tflite.computed, tflite.shape, tflite.dtype, naming the node and the remedy.
     """
-    low, graph, name = _begin(model, half, weights == "dynamic")
+    low, graph = _begin(model, half, weights == "dynamic")
     inputs = [_input(low, v, order, model.outputs) for v in graph.inputs if v.name not in graph.initializers]
     done: set[ir.Node] = set()
     for node in graph:
@@ -105,16 +105,16 @@ def convert(model: Model, *, half: bool = False, order: Layout = "nchw", weights
             made = _lower(low, node)
             done.update(made.covered)
     low.step = None
-    outputs = [_output(low, v, order, i) for i, v in enumerate(graph.outputs)]
+    outputs = [_output(low, v, order) for v in graph.outputs]
     _prune(low.file)
-    names = [v.name or "" for v in graph.inputs if v.name in dict(inputs)], [v.name or "" for v in graph.outputs]
-    data = serialise(low.file, names, f"{name}, converted from ONNX by edgeproof")
+    names = [name for name, _ in inputs], [name for name, _ in outputs]
+    data = serialise(low.file, names, f"{model.name}, converted from ONNX by edgeproof")
     tensors = low.file.tensors
     operators = tuple((o.node, o.code, tensors[o.outputs[0]].dtype) for o in low.file.operators)
     return Converted(data, operators, dict(inputs), dict(outputs))
 
 
-def _begin(model: Model, half: bool, dynamic: bool) -> tuple[Lowering, ir.Graph, str]:
+def _begin(model: Model, half: bool, dynamic: bool) -> tuple[Lowering, ir.Graph]:
     clone = model.graph.clone()
     if clone.functions:
         import onnx_ir.passes.common as common
@@ -132,15 +132,12 @@ def _begin(model: Model, half: bool, dynamic: bool) -> tuple[Lowering, ir.Graph,
     opset = clone.opset_imports.get("", clone.opset_imports.get("ai.onnx", 1))
     low = Lowering(shapes, dtypes, coded(clone.graph), _finder(clone), half, dynamic, opset)
     low.names.update(v.name or "" for v in clone.graph.inputs)
-    for graph in graphs(clone):
-        if graph is not clone.graph:
-            node = next(
-                n for n in clone.graph if any(a.type.name in ("GRAPH", "GRAPHS") for a in n.attributes.values())
-            )
+    for node in clone.graph:
+        if next(subgraphs(node), None) is not None:
             raise refuse(
                 node, "holds graphs of its own", "run pass fold_branches, or leave this model to another runtime"
             )
-    return low, clone.graph, model.name
+    return low, clone.graph
 
 
 def _shape_all(graph: ir.Graph, shapes: Mapping[str, layout.Shape]) -> None:
@@ -152,7 +149,7 @@ def _shape_all(graph: ir.Graph, shapes: Mapping[str, layout.Shape]) -> None:
                 value.shape = ir.Shape(shapes[value.name or ""])
 
 
-def _finder(clone: ir.Model) -> Any:
+def _finder(clone: ir.Model) -> Callable[[ir.Value], NDArray[Any] | None]:
     """Finds the constant behind a value: stored of any size, or worked out from what is known."""
     constants = Constants(clone)
 
@@ -185,7 +182,7 @@ def _input(low: Lowering, value: ir.Value, order: Layout, outputs: Sequence[Tens
             f"close them: --shape {shlex.quote(name)}={example_shape(spec(value), outputs)}, or pass fix_shapes",
         )
     shape, real = low.shapes[name], value.dtype.numpy().name if value.dtype is not None else low.dtypes[name]
-    perm = layout.channels_last(4) if order == "nhwc" and len(shape) == 4 else layout.identity(len(shape))
+    perm = _outer(order, len(shape))
     _check_dtype(name, real)
     low.names.discard(name)
     tensor = low.tensor(layout.stored(shape, perm), real, name=name)
@@ -194,6 +191,11 @@ def _input(low: Lowering, value: ir.Value, order: Layout, outputs: Sequence[Tens
         tensor = elementwise.cast(low, tensor, "float32")
     low.hold(value, Held(tensor, perm))
     return name, perm
+
+
+def _outer(order: Layout, rank: int) -> layout.Perm:
+    """How inputs and outputs of the file are stored."""
+    return layout.channels_last(4) if order == "nhwc" and rank == 4 else layout.identity(rank)
 
 
 def _check_dtype(subject: str, dtype: str) -> None:
@@ -215,7 +217,7 @@ def _lower(low: Lowering, node: ir.Node) -> Step:
     if node.domain not in ("", "ai.onnx") or node.op_type not in OPS:
         raise _unknown(node)
     for value in (*node.inputs, *node.outputs):
-        if value is not None and value.name and (value.uses() or value.is_graph_output()):
+        if value is not None and value.name and is_read(value):
             if value.name not in low.shapes:
                 raise UnsupportedError(
                     "tflite.shape",
@@ -322,7 +324,7 @@ def _dequantise(low: Lowering, node: ir.Node) -> None:
     low.hold(out, Held(real, first.perm))
 
 
-def _output(low: Lowering, value: ir.Value, order: Layout, index: int) -> tuple[str, layout.Perm]:
+def _output(low: Lowering, value: ir.Value, order: Layout) -> tuple[str, layout.Perm]:
     """An output in the order that is wanted, in a tensor of its own, called as in the model."""
     name = value.name or ""
     if name not in low.shapes:
@@ -337,7 +339,7 @@ def _output(low: Lowering, value: ir.Value, order: Layout, index: int) -> tuple[
             "leave the output out, or put an Identity with another name between them",
         )
     rank = len(low.shapes[name])
-    perm = layout.channels_last(4) if order == "nhwc" and rank == 4 else layout.identity(rank)
+    perm = _outer(order, rank)
     plain = all(h.quant is None for h in low.held.get(name, ()))
     held = low.form(value, perm, codes=not plain and low.quant_of(value) is None)
     tensor = held.tensor
@@ -346,7 +348,7 @@ def _output(low: Lowering, value: ir.Value, order: Layout, index: int) -> tuple[
         tensor = elementwise.cast(low, tensor, "float16")
     t = low.file.tensors[tensor]
     if tensor in (*low.file.inputs, *low.file.outputs) or t.data is not None:
-        tensor = elementwise.copied(low, tensor)
+        tensor = low.copied(tensor)
     low.file.outputs.append(tensor)
     t = low.file.tensors[tensor]
     for other in low.file.tensors:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..model import attribute
 from . import layout
-from .held import refuse
+from .held import REMEDY, refuse
 from .lowering import Lowering
 from .write import Quant
 
@@ -26,7 +26,6 @@ FEW = 4
 """Channels of an image, for which an integer kernel by stride 2 is best computed in blocks."""
 SMALLEST = 2.0**-31
 """Ratio of the accumulator's scale to the result's below which XNNPACK leaves a layer to slow kernels."""
-REMEDY = "leave this model to another runtime, or change the layer"
 
 
 def conv(low: Lowering, node: ir.Node) -> None:
@@ -38,8 +37,8 @@ def conv(low: Lowering, node: ir.Node) -> None:
     size = (1, *kernel[2:]) if space == 1 else kernel[2:]
     x = flat(low, low.read(node.inputs[0], layout.channels_last(len(shape))), space)
     result = low.shape(node.outputs[0])
-    out = (result[0], *((1, result[2]) if space == 1 else result[2:]), result[1])
-    pads = padding(node, _flat_shape(low, x), size, strides, dilations, out[1:3])
+    out = flat_shape(result)
+    pads = padding(node, low.file.tensors[x].shape[1:3], size, strides, dilations, out[1:3])
     depthwise = group == channels and kernel[1] == 1 and group > 1
     few = low.at.integer and space == 2 and group == 1 and channels <= FEW
     if few and _in_pairs(low, node, strides, dilations):
@@ -105,7 +104,7 @@ def _paired(
 
 def padding(
     node: ir.Node,
-    size: tuple[int, int],
+    size: Sequence[int],
     kernel: Sequence[int],
     strides: Sequence[int],
     dilations: Sequence[int],
@@ -113,19 +112,23 @@ def padding(
 ) -> list[tuple[int, int]]:
     """(begin, end) per axis of space; the end reaches as far as the last window does."""
     auto = attribute(node, "auto_pad", "NOTSET")
-    given = [int(p) for p in attribute(node, "pads", (0,) * 4)]
-    if len(given) == 2:
-        given = [0, given[0], 0, given[1]]
+    given = given_pads(node)
     found = []
     for i in (0, 1):
         reach = (out[i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1
+        begin = given[i][0] if auto == "NOTSET" else 0
         if auto in ("SAME_UPPER", "SAME_LOWER"):
             total = max(reach - size[i], 0)
             begin = total // 2 if auto == "SAME_UPPER" else total - total // 2
-        else:
-            begin = given[i] if auto == "NOTSET" else 0
         found.append((begin, max(reach - size[i] - begin, 0)))
     return found
+
+
+def given_pads(node: ir.Node) -> list[tuple[int, int]]:
+    """(begin, end) for each of two axes of space, as the node's attribute has them."""
+    pads = [int(p) for p in attribute(node, "pads", (0,) * 4)]
+    pads = [0, pads[0], 0, pads[1]] if len(pads) == 2 else pads
+    return [(pads[0], pads[2]), (pads[1], pads[3])]
 
 
 def padded(
@@ -297,9 +300,9 @@ def flat(low: Lowering, x: int, space: int) -> int:
     return x if space == 2 else low.reshape(x, (t.shape[0], 1, *t.shape[1:]))
 
 
-def _flat_shape(low: Lowering, x: int) -> tuple[int, int]:
-    shape = low.file.tensors[x].shape
-    return shape[1], shape[2]
+def flat_shape(shape: layout.Shape) -> layout.Shape:
+    """Shape of a value once it is stored channels last, with two axes of space."""
+    return (shape[0], *((1, *shape[2:])[-2:]), shape[1])
 
 
 def give(low: Lowering, y: int, result: layout.Shape, space: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..model import attribute
 from . import layout
-from .held import Held, off, refuse
+from .held import REMEDY, Held, is_read, off, refuse
 from .layout import Perm
 from .lowering import Lowering
 from .write import Quant
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from numpy.typing import NDArray
 
-REMEDY = "leave this model to another runtime, or change the layer"
 SMALL_SHARE = 16
 """An operand is small when the other is so many times as large."""
 FUSING = ("ADD", "SUB", "MUL", "DIV")
@@ -109,29 +108,20 @@ def many(low: Lowering, node: ir.Node, code: str) -> None:
     shape = layout.stored(result, perm)
     inputs = [operand(low, v, perm) for v in node.inputs]
     total = inputs[0]
-    options = {"fusedActivationFunction": 0} if code == "ADD" else {}
     for other in inputs[1:]:
         seen = [low.file.tensors[i].shape for i in (total, other)]
         shape = tuple(np.broadcast_shapes(*seen))
-        total = low.emit(code, [total, other], shape, options, quant=low.file.tensors[total].quant)
+        total = low.emit(code, [total, other], shape, quant=low.file.tensors[total].quant)
     if len(inputs) == 1:
-        total = copied(low, total)
+        total = low.copied(total)
     if node.op_type == "Mean":
         total = low.emit("MUL", [total, low.scalar(1 / len(inputs))], shape)
     low.give(total, perm)
 
 
-def copied(low: Lowering, tensor: int) -> int:
-    """The same numbers in a tensor of its own."""
-    t = low.file.tensors[tensor]
-    return low.emit("RESHAPE", [tensor, low.integers(t.shape)], t.shape, {"newShape": list(t.shape)}, quant=t.quant)
-
-
 def unary(low: Lowering, node: ir.Node, code: str, **options: Any) -> None:
     """An operator on one value."""
-    perm = low.order(node.inputs[0])
-    x = low.read(node.inputs[0], perm)
-    shape = low.file.tensors[x].shape
+    x, perm, shape = formula(low, node)
     low.give(low.emit(code, [x], shape, options, quant=low.at.quant), perm)
 
 
@@ -175,7 +165,7 @@ def cast_node(low: Lowering, node: ir.Node) -> None:
     goal = low.dtype(node.outputs[0])
     t = low.file.tensors[x]
     if goal == t.dtype:
-        low.give(copied(low, x), perm)
+        low.give(low.copied(x), perm)
     elif goal == "bool":
         low.give(low.emit("NOT_EQUAL", [x, low.scalar(0, t.dtype)], t.shape, dtype="bool"), perm)
     else:
@@ -264,13 +254,12 @@ def _wide(array: NDArray[Any], shape: Sequence[int]) -> NDArray[np.float32]:
 
 def identity_node(low: Lowering, node: ir.Node) -> None:
     """Identity, and Dropout of a trained model."""
-    if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
+    if any(is_read(v) for v in node.outputs[1:]):
         raise refuse(node, "gives its mask", "export the model for inference")
     value = node.inputs[0]
     low.form(value, low.order(value), codes=low.at.integer)
-    for held in list(low.held[(value.name or "") if value is not None else ""]):
-        if (held.quant is not None) == low.at.integer:
-            low.hold(low.at.results[0].value, held)
+    for held in low.forms(value):
+        low.hold(low.at.results[0].value, held)
 
 
 _BOOL = {

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from ..graph.quantised import Coded
 
+REMEDY = "leave this model to another runtime, or change the layer"
+"""For what LiteRT cannot do at all."""
+
 FUSED = {"NONE": 0, "RELU": 1, "RELU_N1_TO_1": 2, "RELU6": 3}
 """Activations that operators take within them, by their number in the schema."""
 
@@ -114,6 +117,11 @@ def activation_quant(code: Coded) -> Quant:
 def turned(quant: Quant, perm: Perm) -> Quant:
     """What codes mean once they are stored with ``perm``."""
     return Quant(quant.scale, quant.zero, perm.index(quant.axis) if len(quant.scale) > 1 else 0)
+
+
+def is_read(value: ir.Value) -> bool:
+    """Whether anything needs a value."""
+    return bool(value.uses()) or value.is_graph_output()
 
 
 def refuse(node: ir.Node, why: str, remedy: str) -> UnsupportedError:

@@ -10,7 +10,8 @@ it makes up for that: a layer in the scale of its weight, a product or a mean in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,20 +42,22 @@ class Lowering:
         shapes: Of every value, by name.
         dtypes: Of every value, by name; float16 is computed as float32.
         coded: What is held as codes, by the name of the value that is read back.
-        numbers: Constants by name, as far as they were asked for.
-        constant: Finds the constant behind a value.
+        numbers: Finds the constant behind a value.
         half: Store float constants as float16.
         dynamic: Integer weights under float activations stay integers, and the activations are quantised as they come.
         opset: Of the graph.
         file: What is written.
         held: Value → tensors that hold it.
         step: What is being lowered.
+        names: Taken by tensors.
+        stored: What was stored → its tensor, so that equal constants are stored once.
+        unpacked: Tensor → its real numbers.
     """
 
     shapes: Mapping[str, Shape]
     dtypes: Mapping[str, str]
     coded: dict[str, Coded]
-    numbers: Any
+    numbers: Callable[[ir.Value], NDArray[Any] | None]
     half: bool
     dynamic: bool
     opset: int
@@ -86,8 +89,7 @@ class Lowering:
         code = self.coded.get(name_of(value))
         if code is not None:
             return code.real()
-        found: NDArray[Any] | None = self.numbers(value)
-        return found
+        return self.numbers(value)
 
     def wanted(self, node: ir.Node, index: int, what: str) -> NDArray[Any]:
         """An input that must be a constant.
@@ -183,11 +185,7 @@ class Lowering:
         return self._stored(array, quant, name)
 
     def _stored(self, array: NDArray[Any], quant: Quant | None, name: str) -> int:
-        key = (array.dtype.str, array.shape, quant, array.tobytes() if array.size < HALF_FROM else id(array))
-        if array.size >= HALF_FROM:
-            import hashlib
-
-            key = (*key[:3], hashlib.sha256(array.tobytes()).digest())
+        key = (array.dtype.str, array.shape, quant, hashlib.sha256(array.tobytes()).digest())
         if key not in self.stored:
             self.stored[key] = self.tensor(array.shape, array.dtype.name, quant, name)
             self.file.tensors[self.stored[key]].data = array
@@ -213,6 +211,10 @@ class Lowering:
     def orders(self, value: ir.Value | None) -> list[Perm]:
         """The orders in which a value is held, the oldest first."""
         return [h.perm for h in self.held.get(name_of(value), ())]
+
+    def forms(self, value: ir.Value | None) -> list[Held]:
+        """How a value is held in the precision of the step, the oldest last."""
+        return [h for h in self.held[name_of(value)] if (h.quant is not None) == self.at.integer]
 
     def order(self, value: ir.Value | None) -> Perm:
         """The order to read a value in when any will do: channels last where it is held so."""
@@ -298,9 +300,13 @@ class Lowering:
     def reshape(self, tensor: int, shape: Shape) -> int:
         """A tensor with another shape."""
         t = self.file.tensors[tensor]
-        if t.shape == tuple(shape):
-            return tensor
-        return self.emit("RESHAPE", [tensor, self.integers(shape)], shape, {"newShape": list(shape)}, quant=t.quant)
+        return tensor if t.shape == tuple(shape) else self.copied(tensor, shape)
+
+    def copied(self, tensor: int, shape: Shape | None = None) -> int:
+        """The same numbers in a tensor of its own, of another shape if one is given."""
+        t = self.file.tensors[tensor]
+        new = t.shape if shape is None else shape
+        return self.emit("RESHAPE", [tensor, self.integers(new)], new, {"newShape": list(new)}, quant=t.quant)
 
     def _converted(self, held: Held, codes: bool) -> Held:
         assert not codes, "codes are written by QuantizeLinear only"

@@ -10,7 +10,7 @@ import numpy as np
 from ..model import attribute
 from . import layout
 from .elementwise import common_order
-from .held import Held, refuse
+from .held import Held, is_read, refuse
 from .lowering import Lowering
 
 if TYPE_CHECKING:
@@ -24,10 +24,7 @@ def transpose(low: Lowering, node: ir.Node) -> None:
     order = attribute(node, "perm", tuple(reversed(range(rank))))
     low.form(value, low.order(value), codes=low.at.integer)
     result = low.at.results[0]
-    fits = [
-        h for h in low.held[(value.name or "") if value is not None else ""] if (h.quant is not None) == low.at.integer
-    ]
-    for held in reversed(fits):
+    for held in reversed(low.forms(value)):
         low.hold(result.value, Held(held.tensor, layout.transposed(held.perm, order), held.quant))
 
 
@@ -39,14 +36,9 @@ def reshape(low: Lowering, node: ir.Node) -> None:
         for perm in [*low.orders(value), layout.identity(len(shape))]:
             made = layout.regrouped(shape, perm, new)
             if made is not None:
-                low.give(_reshaped(low, low.read(value, perm), layout.stored(new, made)), made)
+                low.give(low.copied(low.read(value, perm), layout.stored(new, made)), made)
                 return
-    low.give(_reshaped(low, low.read(value), new))
-
-
-def _reshaped(low: Lowering, tensor: int, shape: layout.Shape) -> int:
-    t = low.file.tensors[tensor]
-    return low.emit("RESHAPE", [tensor, low.integers(shape)], shape, {"newShape": list(shape)}, quant=t.quant)
+    low.give(low.copied(low.read(value), new))
 
 
 def concat(low: Lowering, node: ir.Node) -> None:
@@ -108,7 +100,7 @@ def split(low: Lowering, node: ir.Node) -> None:
     at = 0
     for index, out in enumerate(node.outputs):
         result = low.shape(out)
-        if out.uses() or out.is_graph_output():
+        if is_read(out):
             begin = [at if a == axis else 0 for a in perm]
             size = layout.stored(result, perm)
             inputs = [x, low.integers(begin), low.integers(size)]
@@ -122,7 +114,7 @@ def pad(low: Lowering, node: ir.Node) -> None:
     rank = low.rank(value)
     mode = attribute(node, "mode", "constant")
     given = low.ints(node, "pads", 1) or low.ints(node, "paddings", 1)
-    axes = low.ints(node, "axes", 3) if "axes" not in node.attributes else None
+    axes = low.ints(node, "axes", 3)
     assert given is not None
     half = len(given) // 2
     pads = [[0, 0] for _ in range(rank)]

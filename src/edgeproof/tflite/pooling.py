@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..model import attribute
 from . import layout
-from .convolution import REMEDY, is_same, padded, padding, pair
-from .held import off, refuse
+from .convolution import flat, flat_shape, give, given_pads, is_same, padded, padding, pair, space_of
+from .held import REMEDY, is_read, off, refuse
 from .lowering import Lowering
 
 if TYPE_CHECKING:
@@ -21,17 +21,14 @@ if TYPE_CHECKING:
 def pool(low: Lowering, node: ir.Node) -> None:
     """MaxPool and AveragePool; an average that counts otherwise than LiteRT's is put right by a product."""
     shape = low.shape(node.inputs[0])
-    space = len(shape) - 2
-    if space not in (1, 2):
-        raise refuse(node, f"has {space} axes of space; one and two can be written", REMEDY)
-    if len([v for v in node.outputs if v.uses() or v.is_graph_output()]) > 1:
+    space = space_of(node, len(shape))
+    if any(is_read(v) for v in node.outputs[1:]):
         raise refuse(node, "tells where the largest values were, which LiteRT's MAX_POOL_2D does not", REMEDY)
     kernel, strides, dilations = (pair(node, n) for n in ("kernel_shape", "strides", "dilations"))
     if max(dilations) > 1:
         raise refuse(node, "is dilated, which LiteRT's poolings are not", REMEDY)
     result = low.shape(node.outputs[0])
-    out = (result[0], *((1, result[2]) if space == 1 else result[2:]), result[1])
-    size = (1, shape[2]) if space == 1 else (shape[2], shape[3])
+    out, size = flat_shape(result), flat_shape(shape)[1:3]
     pads = padding(node, size, kernel, strides, dilations, out[1:3])
     largest = node.op_type == "MaxPool"
     windows = (kernel, strides, dilations, out[1:3])
@@ -39,8 +36,7 @@ def pool(low: Lowering, node: ir.Node) -> None:
     order = layout.channels_last(len(shape))
     # A factor per place has no codes of its own, so such an average is computed in float.
     x = low.read(node.inputs[0], order) if factor is None else low.form(node.inputs[0], order, codes=False).tensor
-    if space == 1:
-        x = low.reshape(x, (shape[0], *size, shape[1]))
+    x = flat(low, x, space)
     source = low.file.tensors[x].quant
     filler = -np.inf if largest else 0.0
     # SAME leaves the padding out of averages.
@@ -62,22 +58,16 @@ def pool(low: Lowering, node: ir.Node) -> None:
     )
     if factor is not None:
         y = low.emit("MUL", [y, low.store(factor)], out, {"fusedActivationFunction": low.at.activation})
-    if space == 1:
-        y = low.reshape(y, (result[0], result[2], result[1]))
-    low.give(y, layout.channels_last(len(result)))
+    give(low, y, result, space)
 
 
 def _factor(
-    node: ir.Node, size: tuple[int, int], pads: list[tuple[int, int]], windows: tuple[Any, ...]
+    node: ir.Node, size: Sequence[int], pads: list[tuple[int, int]], windows: tuple[Any, ...]
 ) -> NDArray[np.float32] | None:
     """What the average of a padded window is multiplied by to count as ONNX does, float32 [1, h, w, 1]; None for 1."""
     kernel, strides, dilations, out = windows
     counted = bool(attribute(node, "count_include_pad", 0))
-    given = pads
-    if attribute(node, "auto_pad", "NOTSET") == "NOTSET":
-        values = [int(p) for p in attribute(node, "pads", (0,) * 4)]
-        values = [0, values[0], 0, values[1]] if len(values) == 2 else values
-        given = [(values[0], values[2]), (values[1], values[3])]
+    given = given_pads(node) if attribute(node, "auto_pad", "NOTSET") == "NOTSET" else pads
     counts = []
     for i in (0, 1):
         begin, end = (-given[i][0], size[i] + given[i][1]) if counted else (0, size[i])

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from ..model import attribute
 from . import layout
-from .elementwise import REMEDY
-from .held import refuse
+from .held import REMEDY, refuse
 from .lowering import Lowering
 
 if TYPE_CHECKING:

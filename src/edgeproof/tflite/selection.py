@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ..model import attribute
 from . import layout
-from .elementwise import REMEDY, cast
-from .held import refuse
+from .elementwise import cast
+from .held import REMEDY, is_read, refuse
 from .lowering import Lowering
 
 if TYPE_CHECKING:
@@ -22,9 +22,15 @@ def _indices(low: Lowering, node: ir.Node, size: int) -> int:
     """Indices as LiteRT takes them: int32, none negative."""
     known = low.number(node.inputs[1])
     if known is not None:
-        return low.store(np.where(known < 0, known + size, known).astype(np.int32))
+        return low.store(_from_front(known, size))
     index = cast(low, low.read(node.inputs[1]), "int32")
     return low.emit("FLOOR_MOD", [index, low.scalar(size, "int32")], low.file.tensors[index].shape)
+
+
+def _from_front(index: NDArray[Any], sizes: int | NDArray[Any]) -> NDArray[np.int32]:
+    """Constant indices, negative ones counted from the front, as LiteRT takes them."""
+    made: NDArray[np.int32] = np.where(index < 0, index + sizes, index).astype(np.int32)
+    return made
 
 
 def gather(low: Lowering, node: ir.Node) -> None:
@@ -51,7 +57,7 @@ def gather_nd(low: Lowering, node: ir.Node) -> None:
     known = low.number(node.inputs[1])
     if known is not None:
         sizes = np.asarray(low.shape(node.inputs[0])[: known.shape[-1]])
-        index = low.store(np.where(known < 0, known + sizes, known).astype(np.int32))
+        index = low.store(_from_front(known, sizes))
     else:
         index = cast(low, low.read(node.inputs[1]), "int32")
     low.give(low.emit("GATHER_ND", [low.read(node.inputs[0]), index], low.shape(node.outputs[0])))
@@ -62,7 +68,7 @@ def gather_elements(low: Lowering, node: ir.Node) -> None:
     known = low.wanted(node, 1, "indices")
     shape = low.shape(node.inputs[0])
     axis = int(attribute(node, "axis", 0)) % len(shape)
-    index = np.where(known < 0, known + shape[axis], known)
+    index = _from_front(known, shape[axis])
     places: list[NDArray[Any]] = list(np.indices(index.shape))
     places[axis] = index
     flat = np.asarray(np.ravel_multi_index(tuple(places), shape), np.int32)
@@ -90,7 +96,7 @@ def top_k(low: Lowering, node: ir.Node) -> None:
     low.add("TOPK_V2", [x, low.scalar(result[axis], "int32")], outs)
     best = outs[0] if largest else low.emit("NEG", [outs[0]], shape)
     low.give(cast(low, best, low.dtype(node.outputs[0])), perm)
-    if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
+    if len(node.outputs) > 1 and is_read(node.outputs[1]):
         low.give(cast(low, outs[1], "int64"), perm, 1)
 
 
@@ -123,10 +129,7 @@ def one_hot(low: Lowering, node: ir.Node) -> None:
     result = low.shape(node.outputs[0])
     axis = int(attribute(node, "axis", -1)) % len(result)
     known = low.number(node.inputs[0])
-    if known is not None:
-        index = low.store(np.where(known < 0, known + depth, known).astype(np.int32))
-    else:
-        index = cast(low, low.read(node.inputs[0]), "int32")
+    index = cast(low, low.read(node.inputs[0]), "int32") if known is None else low.store(_from_front(known, depth))
     inputs = [index, low.scalar(depth, "int32"), *(low.store(np.asarray(v)) for v in (values[1], values[0]))]
     dtype = values.dtype.name
     low.give(low.emit("ONE_HOT", inputs, result, {"axis": axis}, dtype=dtype))
@@ -139,12 +142,12 @@ def scatter_nd(low: Lowering, node: ir.Node) -> None:
         raise refuse(node, f"combines values ({attribute(node, 'reduction', '')})", REMEDY)
     shape = low.shape(node.inputs[0])
     sizes = np.asarray(shape[: known.shape[-1]])
-    index = np.where(known < 0, known + sizes, known)
+    index = _from_front(known, sizes)
     if len(np.unique(index.reshape(-1, index.shape[-1]), axis=0)) != index.reshape(-1, index.shape[-1]).shape[0]:
         raise refuse(node, "writes one place twice", REMEDY)
     mask = np.zeros(shape, bool)
     mask[tuple(np.moveaxis(index, -1, 0))] = True
-    inputs = [low.store(index.astype(np.int32)), low.read(node.inputs[2]), low.integers(shape)]
+    inputs = [low.store(index), low.read(node.inputs[2]), low.integers(shape)]
     dtype = low.dtype(node.inputs[0])
     spread = low.emit("SCATTER_ND", inputs, shape, dtype=dtype)
     low.give(low.emit("SELECT_V2", [low.store(mask), spread, low.read(node.inputs[0])], shape, dtype=dtype))

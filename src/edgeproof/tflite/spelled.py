@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..graph.rewrite import array
+from ..graph.rewrite import array, sole_user
 from ..model import attribute
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def join(graph: ir.Graph) -> int:
 
 
 def _hard_swish(graph: ir.Graph, gate: ir.Node) -> bool:
-    x, product = gate.inputs[0], _only(gate)
+    x, product = gate.inputs[0], sole_user(gate.outputs[0])
     sixth = abs(attribute(gate, "alpha", 0.2) * 6 - 1) < 1e-6 and attribute(gate, "beta", 0.5) == 0.5
     if not sixth or x is None or product is None or product.op_type != "Mul" or x not in product.inputs:
         return False
@@ -41,23 +41,23 @@ def _hard_swish(graph: ir.Graph, gate: ir.Node) -> bool:
 def _gelu(graph: ir.Graph, erf: ir.Node) -> bool:
     scaled = erf.inputs[0].producer() if erf.inputs[0] is not None else None
     x = _times(scaled, 1 / np.sqrt(2))
-    added = _only(erf)
+    added = sole_user(erf.outputs[0])
     if x is None or added is None or added.op_type != "Add" or _other(added, erf.outputs[0], 1.0) is None:
         return False
-    product = _only(added)
+    product = sole_user(added.outputs[0])
     if product is None or product.op_type != "Mul":
         return False
     other = product.inputs[1 - list(product.inputs).index(added.outputs[0])]
     end = product
     if other is x:  # x · (1 + erf) first, half of it then
-        half = _only(product)
+        half = sole_user(product.outputs[0])
         if half is None or _times(half, 0.5) is not product.outputs[0]:
             return False
         end = half
     elif other is not None and _times(other.producer(), 0.5) is x:
         pass
     elif other is not None and _number(other) == 0.5:  # (1 + erf) / 2 first, x then
-        last = _only(product)
+        last = sole_user(product.outputs[0])
         if last is None or last.op_type != "Mul" or x not in last.inputs:
             return False
         end = last
@@ -100,8 +100,3 @@ def _other(node: ir.Node, value: ir.Value, number: float) -> ir.Value | None:
 def _number(value: ir.Value | None) -> float | None:
     known = array(value) if value is not None else None
     return float(known.reshape(-1)[0]) if known is not None and known.size == 1 else None
-
-
-def _only(node: ir.Node) -> ir.Node | None:
-    uses = list(node.outputs[0].uses())
-    return uses[0].node if len(uses) == 1 and not node.outputs[0].is_graph_output() else None

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..model import attribute
-from .activation import limits
-from .held import Result, Step, activation_quant, stored_codes
+from .activation import ACTIVATIONS, limits
+from .held import FUSED, Result, Step, activation_quant, stored_codes
 from .lowering import Lowering
 from .write import Quant
 
@@ -47,7 +47,7 @@ SCALED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Mul", "Add", "Sub", "Globa
 FUSING = ("Conv", "ConvTranspose", "Gemm", "Add", "Sub", "Mul", "Div", "MaxPool", "AveragePool", "MatMul")
 """Operators that take an activation within them; MatMul where its weight is a constant."""
 
-_FUSED = {(0.0, float("inf")): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1"}
+_FUSED = {bounds: code for bounds, code in ACTIVATIONS.items() if code in FUSED}
 _SAME_CODES = ("MaxPool", "AveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMin")
 
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ..model import attribute
 from . import layout
-from .convolution import REMEDY, SAME, VALID, bias, flat, give, padded, pair, scaled_weight, space_of
-from .held import refuse, stored_codes
+from .convolution import SAME, VALID, bias, flat, flat_shape, give, given_pads, padded, pair, scaled_weight, space_of
+from .held import REMEDY, refuse, stored_codes
 from .lowering import Lowering
 from .write import Quant
 
@@ -28,7 +28,7 @@ def conv_transpose(low: Lowering, node: ir.Node) -> None:
     space = space_of(node, len(shape))
     group, strides, dilations = attribute(node, "group", 1), pair(node, "strides"), pair(node, "dilations")
     result = low.shape(node.outputs[0])
-    out = (result[0], *((1, result[2]) if space == 1 else result[2:]), result[1])
+    out = flat_shape(result)
     x = flat(low, low.read(node.inputs[0], layout.channels_last(len(shape))), space)
     if group == 1 and strides[0] == strides[1] > 1:
         array, quant = _transposed_weight(low, node, space, dilations, slice(None))
@@ -132,13 +132,10 @@ def _one_transposed(
 def _transposed_begin(node: ir.Node, full: Sequence[int], out: Sequence[int]) -> list[int]:
     """How much is cut off at the beginning of each axis of space."""
     auto = attribute(node, "auto_pad", "NOTSET")
-    pads = [int(p) for p in attribute(node, "pads", (0,) * 4)]
-    if len(pads) == 2:
-        pads = [0, pads[0], 0, pads[1]]
     extra = [int(p) for p in attribute(node, "output_padding", (0, 0))]
     extra = [0, *extra] if len(extra) == 1 else extra
     if auto in ("NOTSET", "VALID") and "output_shape" not in node.attributes:
-        return pads[:2] if auto == "NOTSET" else [0, 0]
+        return [begin for begin, _ in given_pads(node)] if auto == "NOTSET" else [0, 0]
     total = [max(f + e - o, 0) for f, e, o in zip(full, extra, out, strict=True)]
     return [t // 2 if auto != "SAME_LOWER" else t - t // 2 for t in total]
 

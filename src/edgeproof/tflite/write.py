@@ -17,11 +17,6 @@ ALIGNMENT = 16
 """Bytes to which the schema aligns the data of a buffer."""
 SIGNATURE = "serving_default"
 
-_TYPES = {
-    "float32": "FLOAT32", "float16": "FLOAT16", "int32": "INT32", "uint8": "UINT8", "int64": "INT64", "bool": "BOOL",
-    "int16": "INT16", "int8": "INT8", "float64": "FLOAT64", "uint32": "UINT32", "uint64": "UINT64", "uint16": "UINT16",
-}  # fmt: skip
-
 _OPTIONS = {
     "ADD": "Add", "SUB": "Sub", "MUL": "Mul", "DIV": "Div", "CONV_2D": "Conv2D",
     "DEPTHWISE_CONV_2D": "DepthwiseConv2D", "FULLY_CONNECTED": "FullyConnected", "AVERAGE_POOL_2D": "Pool2D",
@@ -29,7 +24,7 @@ _OPTIONS = {
     "REDUCE_ALL": "Reducer",
     "MEAN": "Reducer", "SUM": "Reducer", "REDUCE_MAX": "Reducer", "REDUCE_MIN": "Reducer", "REDUCE_PROD": "Reducer",
     "REDUCE_ANY": "Reducer", "RESIZE_BILINEAR": "ResizeBilinear", "RESIZE_NEAREST_NEIGHBOR": "ResizeNearestNeighbor",
-    "GATHER": "Gather", "STRIDED_SLICE": "StridedSlice", "SPLIT": "Split", "SPLIT_V": "SplitV",
+    "GATHER": "Gather", "STRIDED_SLICE": "StridedSlice",
     "TRANSPOSE_CONV": "TransposeConv", "BATCH_MATMUL": "BatchMatMul", "CAST": "Cast", "LEAKY_RELU": "LeakyRelu",
     "GELU": "Gelu", "ARG_MAX": "ArgMax", "ARG_MIN": "ArgMin", "CUMSUM": "Cumsum", "DEPTH_TO_SPACE": "DepthToSpace",
     "SPACE_TO_DEPTH": "SpaceToDepth", "MIRROR_PAD": "MirrorPad", "ONE_HOT": "OneHot",
@@ -156,7 +151,7 @@ def serialise(file: File, names: tuple[Sequence[str], Sequence[str]], descriptio
 def _tensor(schema: Any, model: Any, tensor: Tensor) -> Any:
     made = schema.TensorT()
     made.name, made.shape, made.hasRank = tensor.name, list(tensor.shape), True
-    made.type = getattr(schema.TensorType, _TYPES[tensor.dtype])
+    made.type = getattr(schema.TensorType, tensor.dtype.upper())
     if tensor.data is not None:
         buffer = schema.BufferT()
         buffer.data = np.frombuffer(np.ascontiguousarray(tensor.data).tobytes(), np.uint8)
