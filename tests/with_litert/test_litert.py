@@ -114,6 +114,16 @@ def test_a_convolution_alone_gives_the_very_codes_of_onnx():
         np.testing.assert_allclose(outputs(made, feeds)["y"], ran(made, feeds), atol=1e-6)
 
 
+@pytest.mark.parametrize("strides", [[2, 2], [2, 3]], ids=str)
+@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]], ids=str)
+@pytest.mark.parametrize("extra", [[0, 0], [1, 1]], ids=str)
+def test_a_transposed_convolution_in_groups_cuts_and_adds_what_onnx_says(strides, pads, extra):
+    nodes = [node("ConvTranspose", ["x", "w"], ["y"], strides=strides, pads=pads, output_padding=extra, group=2)]
+    model = net(nodes, [weight("w", 4, 3, 3, 3)], (1, 4, 5, 6))
+    for feeds in samples(model, 1):
+        np.testing.assert_allclose(outputs(model, feeds)["y"], ran(model, feeds), atol=1e-5)
+
+
 @pytest.mark.parametrize(("kernel", "pads"), [(2, 0), (3, 1), (4, 1), (5, 2)])
 def test_a_transposed_convolution_by_stride_two_is_a_plain_one_between_the_points(kernel, pads):
     nodes = [node("ConvTranspose", ["x", "w", "b"], ["y"], strides=[2, 2], pads=[pads] * 4)]

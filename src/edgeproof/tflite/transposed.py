@@ -98,34 +98,28 @@ def _one_transposed(
     shape, size = low.file.tensors[x].shape, low.file.tensors[weight].shape[1:3]
     full = [(shape[i + 1] - 1) * strides[i] + size[i] for i in (0, 1)]
     begin = _transposed_begin(node, full, out[1:3])
-    common = {"strideH": strides[0], "strideW": strides[1], "fusedActivationFunction": low.at.activation}
     same = all(-(-out[i + 1] // strides[i]) == shape[i + 1] for i in (0, 1)) and all(
         max(full[i] - out[i + 1], 0) // 2 == begin[i] and full[i] >= out[i + 1] for i in (0, 1)
     )
-    if same or list(out[1:3]) == full:
-        inputs = [low.integers(out), weight, x, b]
-        how = SAME if same else VALID
-        return low.emit(
-            "TRANSPOSE_CONV",
-            inputs,
-            out,
-            {"padding": how, **common},
-            dtype=low.file.tensors[x].dtype,
-            quant=low.at.quant,
-        )
-    large = [max(full[i], begin[i] + out[i + 1]) for i in (0, 1)]
+    large = list(out[1:3]) if same else [max(full[i], begin[i] + out[i + 1]) for i in (0, 1)]
     if any(large[i] - full[i] >= strides[i] for i in (0, 1)):
         raise refuse(node, "has an output padding as large as its stride", REMEDY)
     whole = (out[0], *large, out[3])
-    inputs = [low.integers(whole), weight, x, b]
     y = low.emit(
         "TRANSPOSE_CONV",
-        inputs,
+        [low.integers(whole), weight, x, b],
         whole,
-        {"padding": VALID, **common},
+        {
+            "padding": SAME if same else VALID,
+            "strideH": strides[0],
+            "strideW": strides[1],
+            "fusedActivationFunction": low.at.activation,
+        },
         dtype=low.file.tensors[x].dtype,
         quant=low.at.quant,
     )
+    if whole == tuple(out):
+        return y
     return low.emit("SLICE", [y, low.integers([0, *begin, 0]), low.integers(out)], out, quant=low.at.quant)
 
 
