@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._mil_operators import OPERATORS, UnknownOperatorError
+from ._mil_arguments import UnknownOperatorError
+from ._mil_operators import OPERATORS
 
 WEIGHTS = "Data/com.apple.CoreML/weights"
 

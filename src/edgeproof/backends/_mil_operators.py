@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-Arguments = Mapping[str, Any]
-Operator = Callable[[Any, Arguments], Any]
-"""(torch, arguments by name) → a tensor, or several."""
-
-
-class UnknownOperatorError(Exception):
-    """An operator that is not computed here."""
-
-
-def _ints(value: Any) -> list[int]:
-    return [int(v) for v in np.asarray(value).reshape(-1)]
-
-
-def _get(a: Arguments, name: str, default: Any) -> Any:
-    value = a.get(name)
-    return default if value is None else value
-
-
-def _along(torch: Any, vector: Any, rank: int, axis: int) -> Any:
-    """A vector laid along one axis of a tensor."""
-    vector = torch.as_tensor(vector)
-    if vector.dim() == 0 or vector.numel() == 1:
-        return vector.reshape(())
-    shape = [1] * rank
-    shape[axis % rank] = -1
-    return vector.reshape(shape)
+from ._mil_arguments import Arguments, Operator, UnknownOperatorError, along, get, ints
+from ._mil_compressed import COMPRESSED
 
 
 def _padded(torch: Any, a: Arguments, x: Any, kernel: list[int], value: float = 0.0) -> Any:
     """An input with the padding that its pad_type asks for."""
     axes = len(kernel)
-    strides = _ints(_get(a, "strides", [1] * axes))
-    dilations = _ints(_get(a, "dilations", [1] * axes))
-    kind = str(_get(a, "pad_type", "valid"))
+    strides = ints(get(a, "strides", [1] * axes))
+    dilations = ints(get(a, "dilations", [1] * axes))
+    kind = str(get(a, "pad_type", "valid"))
     pads = [0] * (2 * axes)
     if kind == "custom":
-        pads = _ints(_get(a, "pad", pads))
+        pads = ints(get(a, "pad", pads))
     elif kind.startswith("same"):
         for i in range(axes):
             size = x.shape[2 + i]
@@ -59,21 +35,19 @@ def _conv(torch: Any, a: Arguments) -> Any:
     kernel = list(weight.shape[2:])
     axes = len(kernel)
     function = getattr(torch.nn.functional, f"conv{axes}d")
-    strides, dilations = _ints(_get(a, "strides", [1] * axes)), _ints(_get(a, "dilations", [1] * axes))
+    strides, dilations = ints(get(a, "strides", [1] * axes)), ints(get(a, "dilations", [1] * axes))
     x = _padded(torch, a, a["x"], kernel)
-    return function(x, weight, a.get("bias"), strides, 0, dilations, int(_get(a, "groups", 1)))
+    return function(x, weight, a.get("bias"), strides, 0, dilations, int(get(a, "groups", 1)))
 
 
 def _conv_transpose(torch: Any, a: Arguments) -> Any:
     weight = a["weight"]
     axes = weight.dim() - 2
     function = getattr(torch.nn.functional, f"conv_transpose{axes}d")
-    strides, dilations = _ints(_get(a, "strides", [1] * axes)), _ints(_get(a, "dilations", [1] * axes))
-    whole = function(a["x"], weight, a.get("bias"), strides, 0, 0, int(_get(a, "groups", 1)), dilations)
-    pads = (
-        _ints(_get(a, "pad", [0] * (2 * axes))) if str(_get(a, "pad_type", "valid")) == "custom" else [0] * (2 * axes)
-    )
-    wanted = _ints(a["output_shape"])[2:] if a.get("output_shape") is not None else None
+    strides, dilations = ints(get(a, "strides", [1] * axes)), ints(get(a, "dilations", [1] * axes))
+    whole = function(a["x"], weight, a.get("bias"), strides, 0, 0, int(get(a, "groups", 1)), dilations)
+    pads = ints(get(a, "pad", [0] * (2 * axes))) if str(get(a, "pad_type", "valid")) == "custom" else [0] * (2 * axes)
+    wanted = ints(a["output_shape"])[2:] if a.get("output_shape") is not None else None
     for i in range(axes):
         begin = pads[2 * i]
         size = wanted[i] if wanted else whole.shape[2 + i] - begin - pads[2 * i + 1]
@@ -86,10 +60,10 @@ def _conv_transpose(torch: Any, a: Arguments) -> Any:
 
 def _pool(kind: str) -> Operator:
     def pool(torch: Any, a: Arguments) -> Any:
-        kernel = _ints(a["kernel_sizes"])
+        kernel = ints(a["kernel_sizes"])
         axes = len(kernel)
-        strides = _ints(_get(a, "strides", [1] * axes))
-        ceil = bool(_get(a, "ceil_mode", False))
+        strides = ints(get(a, "strides", [1] * axes))
+        ceil = bool(get(a, "ceil_mode", False))
         functional = torch.nn.functional
         if kind == "max":
             x = _padded(torch, a, a["x"], kernel, float("-inf"))
@@ -97,83 +71,20 @@ def _pool(kind: str) -> Operator:
         average = getattr(functional, f"avg_pool{axes}d")
         x = _padded(torch, a, a["x"], kernel)
         made = average(x, kernel, strides, 0, ceil)
-        if bool(_get(a, "exclude_padding_from_average", False)):
+        if bool(get(a, "exclude_padding_from_average", False)):
             made = made / average(_padded(torch, a, torch.ones_like(a["x"]), kernel), kernel, strides, 0, ceil)
         return made
 
     return pool
 
 
-def _quantize(torch: Any, a: Arguments) -> Any:
-    x, axis = a["input"], int(_get(a, "axis", 0))
-    scale = _along(torch, a["scale"], x.dim(), axis)
-    zero = _along(torch, _get(a, "zero_point", 0), x.dim(), axis)
-    low, high = (-128, 127) if str(a["output_dtype"]) == "int8" else (0, 255)
-    return torch.clamp(torch.round(x / scale) + zero, low, high)
-
-
-def _dequantize(torch: Any, a: Arguments) -> Any:
-    codes = a.get("input", a.get("quantized_data"))
-    assert codes is not None
-    axis = int(_get(a, "axis", 0))
-    zero = _along(torch, _get(a, "zero_point", 0), codes.dim(), axis)
-    return (codes - zero).to(torch.float32) * _along(torch, a["scale"], codes.dim(), axis)
-
-
-def _blocks(torch: Any, value: Any, shape: list[int]) -> Any:
-    """A tensor with one entry per block, spread over the blocks."""
-    for axis, size in enumerate(shape):
-        value = torch.repeat_interleave(value, size // value.shape[axis], dim=axis)
-    return value
-
-
-def _blockwise(torch: Any, a: Arguments) -> Any:
-    data, shape = a["data"], list(a["data"].shape)
-    offset = _blocks(torch, a["offset"], shape) if a.get("offset") is not None else 0
-    return (data - offset) * _blocks(torch, a["scale"], shape)
-
-
-def _sparse_blockwise(torch: Any, a: Arguments) -> Any:
-    mask = a["data_mask"].to(torch.bool)
-    shape = list(mask.shape)
-    offset = _blocks(torch, a["offset"], shape)[mask] if a.get("offset") is not None else 0
-    return a["data_mask"], (a["nonzero_data"] - offset) * _blocks(torch, a["scale"], shape)[mask]
-
-
-def _bits(torch: Any, data: Any, width: int, count: int) -> Any:
-    """Numbers of ``width`` bits, packed from the least significant bit of every byte on."""
-    octets = np.unpackbits(data.numpy().astype(np.uint8), bitorder="little")[: width * count].reshape(count, width)
-    return torch.from_numpy((octets.astype(np.int64) << np.arange(width)).sum(1))
-
-
-def _lut(torch: Any, a: Arguments) -> Any:
-    indices, lut = a["indices"], a["lut"]
-    if a.get("shape") is not None:  # iOS16: packed, one table
-        shape = _ints(a["shape"])
-        return lut[_bits(torch, indices, int(np.log2(lut.numel())), int(np.prod(shape)))].reshape(shape)
-    rank = indices.dim()  # iOS18: a table per group; scalars only
-    tables = _blocks(torch, lut.squeeze(-1), [*indices.shape, lut.shape[rank]])
-    return torch.gather(tables, rank, indices.unsqueeze(-1)).squeeze(-1)
-
-
-def _sparse(torch: Any, a: Arguments) -> Any:
-    if a.get("shape") is not None:  # iOS16: a packed mask
-        shape = _ints(a["shape"])
-        mask = _bits(torch, a["mask"], 1, int(np.prod(shape))).to(torch.bool).reshape(shape)
-    else:
-        mask = a["mask"].to(torch.bool)
-    made = torch.zeros(mask.shape, dtype=a["nonzero_data"].dtype)
-    made[mask] = a["nonzero_data"]
-    return made
-
-
 def _slice(torch: Any, a: Arguments) -> Any:
     x = a["x"]
     rank = x.dim()
-    begin, end = _ints(a["begin"]), _ints(a["end"])
-    stride = _ints(_get(a, "stride", [1] * rank))
+    begin, end = ints(a["begin"]), ints(a["end"])
+    stride = ints(get(a, "stride", [1] * rank))
     open_begin, open_end, squeeze = (
-        [bool(v) for v in np.asarray(_get(a, name, [False] * rank)).reshape(-1)]
+        [bool(v) for v in np.asarray(get(a, name, [False] * rank)).reshape(-1)]
         for name in ("begin_mask", "end_mask", "squeeze_mask")
     )
     index: list[Any] = []
@@ -187,30 +98,30 @@ def _slice(torch: Any, a: Arguments) -> Any:
 
 def _reshape(torch: Any, a: Arguments) -> Any:
     x = a["x"]
-    return x.reshape([x.shape[i] if s == 0 else s for i, s in enumerate(_ints(a["shape"]))])
+    return x.reshape([x.shape[i] if s == 0 else s for i, s in enumerate(ints(a["shape"]))])
 
 
 def _pad(torch: Any, a: Arguments) -> Any:
-    pads = _ints(a["pad"])
+    pads = ints(a["pad"])
     turned = [p for i in reversed(range(len(pads) // 2)) for p in pads[2 * i : 2 * i + 2]]
-    mode = str(_get(a, "mode", "constant"))
+    mode = str(get(a, "mode", "constant"))
     if mode == "constant":
-        return torch.nn.functional.pad(a["x"], turned, value=float(_get(a, "constant_val", 0.0)))
+        return torch.nn.functional.pad(a["x"], turned, value=float(get(a, "constant_val", 0.0)))
     return torch.nn.functional.pad(a["x"], turned, mode=mode)
 
 
 def _matmul(torch: Any, a: Arguments) -> Any:
     x, y = a["x"], a["y"]
-    x = x.transpose(-1, -2) if bool(_get(a, "transpose_x", False)) else x
-    y = y.transpose(-1, -2) if bool(_get(a, "transpose_y", False)) else y
+    x = x.transpose(-1, -2) if bool(get(a, "transpose_x", False)) else x
+    y = y.transpose(-1, -2) if bool(get(a, "transpose_y", False)) else y
     return torch.matmul(x, y)
 
 
 def _reduce(name: str) -> Operator:
     def reduce(torch: Any, a: Arguments) -> Any:
         x = a["x"]
-        axes = _ints(a["axes"]) if a.get("axes") is not None else list(range(x.dim()))
-        keep = bool(_get(a, "keep_dims", False))
+        axes = ints(a["axes"]) if a.get("axes") is not None else list(range(x.dim()))
+        keep = bool(get(a, "keep_dims", False))
         if name == "l2_norm":
             return torch.sqrt((x * x).sum(axes, keep))
         if name == "sum_square":
@@ -223,14 +134,14 @@ def _reduce(name: str) -> Operator:
 
 def _layer_norm(torch: Any, a: Arguments) -> Any:
     x = a["x"]
-    axes = [i % x.dim() for i in (_ints(a["axes"]) if a.get("axes") is not None else [])] or list(range(x.dim()))
+    axes = [i % x.dim() for i in (ints(a["axes"]) if a.get("axes") is not None else [])] or list(range(x.dim()))
     shape = [x.shape[i] for i in sorted(axes)]
-    epsilon = float(_get(a, "epsilon", 1e-5))
+    epsilon = float(get(a, "epsilon", 1e-5))
     return torch.nn.functional.layer_norm(x, shape, a.get("gamma"), a.get("beta"), epsilon)
 
 
 def _batch_norm(torch: Any, a: Arguments) -> Any:
-    epsilon = float(_get(a, "epsilon", 1e-5))
+    epsilon = float(get(a, "epsilon", 1e-5))
     return torch.nn.functional.batch_norm(a["x"], a["mean"], a["variance"], a.get("gamma"), a.get("beta"), eps=epsilon)
 
 
@@ -258,7 +169,7 @@ def _bilinear(torch: Any, x: Any, height: int, width: int, mode: str) -> Any:
         low = at.floor().to(torch.int64)
         high = (low + 1).clamp(max=size - 1)
         share = (
-            _along(torch, (at - low).to(torch.float32), x.dim(), axis) if wanted > 1 else (at - low).to(torch.float32)
+            along(torch, (at - low).to(torch.float32), x.dim(), axis) if wanted > 1 else (at - low).to(torch.float32)
         )
         x = torch.index_select(x, axis, low) * (1 - share) + torch.index_select(x, axis, high) * share
     return x
@@ -266,15 +177,15 @@ def _bilinear(torch: Any, x: Any, height: int, width: int, mode: str) -> Any:
 
 def _resize_bilinear(torch: Any, a: Arguments) -> Any:
     height, width = int(a["target_size_height"]), int(a["target_size_width"])
-    return _bilinear(torch, a["x"], height, width, str(_get(a, "sampling_mode", "DEFAULT")))
+    return _bilinear(torch, a["x"], height, width, str(get(a, "sampling_mode", "DEFAULT")))
 
 
 def _upsample_bilinear(torch: Any, a: Arguments) -> Any:
     x = a["x"]
-    scales = [float(_get(a, f"scale_factor_{n}", 1)) for n in ("height", "width")]
+    scales = [float(get(a, f"scale_factor_{n}", 1)) for n in ("height", "width")]
     sizes = [int(np.floor(s * f)) for s, f in zip(x.shape[-2:], scales, strict=True)]
-    corners = bool(_get(a, "align_corners", True))
-    if not corners and bool(_get(a, "half_pixel_centers", True)):
+    corners = bool(get(a, "align_corners", True))
+    if not corners and bool(get(a, "half_pixel_centers", True)):
         return _bilinear(torch, x, sizes[0], sizes[1], "UNALIGN_CORNERS")
     return _bilinear(torch, x, sizes[0], sizes[1], "STRICT_ALIGN_CORNERS" if corners else "DEFAULT")
 
@@ -285,7 +196,7 @@ def _nearest(torch: Any, a: Arguments) -> Any:
         sizes = [int(a["target_size_height"]), int(a["target_size_width"])]
     else:
         sizes = [
-            int(np.floor(s * float(_get(a, f"scale_factor_{n}", 1))))
+            int(np.floor(s * float(get(a, f"scale_factor_{n}", 1))))
             for s, n in zip(x.shape[-2:], ("height", "width"), strict=True)
         ]
     for axis, wanted in ((x.dim() - 2, sizes[0]), (x.dim() - 1, sizes[1])):
@@ -296,7 +207,7 @@ def _nearest(torch: Any, a: Arguments) -> Any:
 
 def _gather(torch: Any, a: Arguments) -> Any:
     x, indices = a["x"], torch.as_tensor(a["indices"])
-    axis, batch = int(_get(a, "axis", 0)) % x.dim(), int(_get(a, "batch_dims", 0))
+    axis, batch = int(get(a, "axis", 0)) % x.dim(), int(get(a, "batch_dims", 0))
     if batch:
         raise UnknownOperatorError("gather with batch_dims")
     indices = torch.where(indices < 0, indices + x.shape[axis], indices).to(torch.int64)
@@ -306,42 +217,36 @@ def _gather(torch: Any, a: Arguments) -> Any:
 
 def _gather_along(torch: Any, a: Arguments) -> Any:
     x, indices = a["x"], a["indices"]
-    axis = int(_get(a, "axis", 0)) % x.dim()
+    axis = int(get(a, "axis", 0)) % x.dim()
     return torch.gather(x, axis, torch.where(indices < 0, indices + x.shape[axis], indices))
 
 
 def _gather_nd(torch: Any, a: Arguments) -> Any:
-    if int(_get(a, "batch_dims", 0)):
+    if int(get(a, "batch_dims", 0)):
         raise UnknownOperatorError("gather_nd with batch_dims")
     return a["x"][tuple(a["indices"].unbind(-1))]
 
 
 def _split(torch: Any, a: Arguments) -> Any:
     x, axis = a["x"], int(a["axis"])
-    sizes = _ints(a["split_sizes"]) if a.get("split_sizes") is not None else x.shape[axis] // int(a["num_splits"])
+    sizes = ints(a["split_sizes"]) if a.get("split_sizes") is not None else x.shape[axis] // int(a["num_splits"])
     return torch.split(x, sizes, axis)
 
 
 def _topk(torch: Any, a: Arguments) -> Any:
-    x, axis = a["x"], int(_get(a, "axis", -1))
-    least = bool(_get(a, "ascending", False))
+    x, axis = a["x"], int(get(a, "axis", -1))
+    least = bool(get(a, "ascending", False))
     order = torch.sort(x, dim=axis, descending=not least, stable=True)
-    count = int(_get(a, "k", 1))
+    count = int(get(a, "k", 1))
     values, indices = order.values.narrow(axis, 0, count), order.indices.narrow(axis, 0, count)
-    return (values, indices) if bool(_get(a, "return_indices", True)) else values
+    return (values, indices) if bool(get(a, "return_indices", True)) else values
 
 
 def _cast(torch: Any, a: Arguments) -> Any:
     wanted, x = str(a["dtype"]), torch.as_tensor(a["x"])
     if wanted in ("fp16", "fp32"):
         return x.to(torch.float32)
-    return (
-        x != 0
-        if wanted == "bool"
-        else x.to(torch.float32).trunc().to(torch.int64)
-        if x.is_floating_point()
-        else x.to(torch.int64)
-    )
+    return x != 0 if wanted == "bool" else x.to(torch.int64)
 
 
 def _unary(name: str) -> Operator:
@@ -358,20 +263,20 @@ def _divide(torch: Any, a: Arguments) -> Any:
 
 
 def _gelu(torch: Any, a: Arguments) -> Any:
-    mode = str(_get(a, "mode", "EXACT"))
+    mode = str(get(a, "mode", "EXACT"))
     if mode == "SIGMOID_APPROXIMATION":
         return a["x"] * torch.sigmoid(1.702 * a["x"])
     return torch.nn.functional.gelu(a["x"], approximate="none" if mode == "EXACT" else "tanh")
 
 
 def _rsqrt(torch: Any, a: Arguments) -> Any:
-    return torch.rsqrt(a["x"] + float(_get(a, "epsilon", 1e-12)))
+    return torch.rsqrt(a["x"] + float(get(a, "epsilon", 1e-12)))
 
 
 def _squeeze(torch: Any, a: Arguments) -> Any:
     x = a["x"]
     axes = (
-        [i % x.dim() for i in _ints(a["axes"])]
+        [i % x.dim() for i in ints(a["axes"])]
         if a.get("axes") is not None
         else [i for i, s in enumerate(x.shape) if s == 1]
     )
@@ -380,7 +285,7 @@ def _squeeze(torch: Any, a: Arguments) -> Any:
 
 def _expand_dims(torch: Any, a: Arguments) -> Any:
     x = a["x"]
-    axes = _ints(a["axes"])
+    axes = ints(a["axes"])
     rank = x.dim() + len(axes)
     shape = list(x.shape)
     for i in sorted(i % rank for i in axes):
@@ -403,19 +308,19 @@ OPERATORS: Mapping[str, Operator] = {
     "mod": _binary("remainder"),
     "real_div": _divide,
     "rsqrt": _rsqrt,
-    "inverse": lambda t, a: 1 / (a["x"] + float(_get(a, "epsilon", 1e-4))),
-    "log": lambda t, a: t.log(a["x"] + float(_get(a, "epsilon", 1e-45))),
+    "inverse": lambda t, a: 1 / (a["x"] + float(get(a, "epsilon", 1e-4))),
+    "log": lambda t, a: t.log(a["x"] + float(get(a, "epsilon", 1e-45))),
     "relu6": lambda t, a: t.clamp(a["x"], 0, 6),
     "clip": lambda t, a: t.clamp(a["x"], float(a["alpha"]), float(a["beta"])),
     "silu": lambda t, a: a["x"] * t.sigmoid(a["x"]),
     "gelu": _gelu,
-    "leaky_relu": lambda t, a: t.where(a["x"] >= 0, a["x"], float(_get(a, "alpha", 0.01)) * a["x"]),
-    "prelu": lambda t, a: t.where(a["x"] >= 0, a["x"], _along(t, a["alpha"], a["x"].dim(), 1) * a["x"]),
-    "elu": lambda t, a: t.where(a["x"] >= 0, a["x"], float(_get(a, "alpha", 1.0)) * t.expm1(a["x"])),
+    "leaky_relu": lambda t, a: t.where(a["x"] >= 0, a["x"], float(get(a, "alpha", 0.01)) * a["x"]),
+    "prelu": lambda t, a: t.where(a["x"] >= 0, a["x"], along(t, a["alpha"], a["x"].dim(), 1) * a["x"]),
+    "elu": lambda t, a: t.where(a["x"] >= 0, a["x"], float(get(a, "alpha", 1.0)) * t.expm1(a["x"])),
     "softplus": lambda t, a: t.log1p(t.exp(-a["x"].abs())) + a["x"].clamp(min=0),
-    "sigmoid_hard": lambda t, a: (float(_get(a, "alpha", 0.2)) * a["x"] + float(_get(a, "beta", 0.5))).clamp(0, 1),
+    "sigmoid_hard": lambda t, a: (float(get(a, "alpha", 0.2)) * a["x"] + float(get(a, "beta", 0.5))).clamp(0, 1),
     "linear_activation": lambda t, a: float(a["alpha"]) * a["x"] + float(a["beta"]),
-    "softmax": lambda t, a: t.softmax(a["x"], int(_get(a, "axis", -1))),
+    "softmax": lambda t, a: t.softmax(a["x"], int(get(a, "axis", -1))),
     "conv": _conv,
     "conv_transpose": _conv_transpose,
     "linear": lambda t, a: t.nn.functional.linear(a["x"], a["weight"], a.get("bias")),
@@ -425,10 +330,10 @@ OPERATORS: Mapping[str, Operator] = {
     "batch_norm": _batch_norm,
     "layer_norm": _layer_norm,
     "instance_norm": lambda t, a: t.nn.functional.instance_norm(
-        a["x"], weight=a.get("gamma"), bias=a.get("beta"), eps=float(_get(a, "epsilon", 1e-5))
+        a["x"], weight=a.get("gamma"), bias=a.get("beta"), eps=float(get(a, "epsilon", 1e-5))
     ),
     "reshape": _reshape,
-    "transpose": lambda t, a: a["x"].permute(_ints(a["perm"])),
+    "transpose": lambda t, a: a["x"].permute(ints(a["perm"])),
     "squeeze": _squeeze,
     "expand_dims": _expand_dims,
     "concat": lambda t, a: t.cat([t.as_tensor(v) for v in a["values"]], int(a["axis"])),
@@ -436,9 +341,9 @@ OPERATORS: Mapping[str, Operator] = {
     "split": _split,
     "slice_by_index": _slice,
     "slice_by_size": lambda t, a: a["x"][
-        tuple(slice(b, None if s == -1 else b + s) for b, s in zip(_ints(a["begin"]), _ints(a["size"]), strict=True))
+        tuple(slice(b, None if s == -1 else b + s) for b, s in zip(ints(a["begin"]), ints(a["size"]), strict=True))
     ],
-    "tile": lambda t, a: a["x"].repeat(_ints(a["reps"])),
+    "tile": lambda t, a: a["x"].repeat(ints(a["reps"])),
     "pad": _pad,
     "identity": lambda t, a: a["x"],
     "cast": _cast,
@@ -447,23 +352,16 @@ OPERATORS: Mapping[str, Operator] = {
     "gather_along_axis": _gather_along,
     "gather_nd": _gather_nd,
     "topk": _topk,
-    "reduce_argmax": lambda t, a: t.argmax(a["x"], int(_get(a, "axis", -1)), bool(_get(a, "keep_dims", False))),
-    "cumsum": lambda t, a: t.cumsum(a["x"], int(_get(a, "axis", 0))),
+    "reduce_argmax": lambda t, a: t.argmax(a["x"], int(get(a, "axis", -1)), bool(get(a, "keep_dims", False))),
+    "cumsum": lambda t, a: t.cumsum(a["x"], int(get(a, "axis", 0))),
     "fill": lambda t, a: t.full(
-        _ints(a["shape"]), a["value"].item() if isinstance(a["value"], t.Tensor) else a["value"]
+        ints(a["shape"]), a["value"].item() if isinstance(a["value"], t.Tensor) else a["value"]
     ),
     "pixel_shuffle": lambda t, a: t.nn.functional.pixel_shuffle(a["x"], int(a["upscale_factor"])),
     "upsample_nearest_neighbor": _nearest,
     "resize_nearest_neighbor": _nearest,
     "upsample_bilinear": _upsample_bilinear,
     "resize_bilinear": _resize_bilinear,
-    "quantize": _quantize,
-    "dequantize": _dequantize,
-    "constexpr_affine_dequantize": _dequantize,
-    "constexpr_blockwise_shift_scale": _blockwise,
-    "constexpr_sparse_blockwise_shift_scale": _sparse_blockwise,
-    "constexpr_lut_to_dense": _lut,
-    "constexpr_sparse_to_dense": _sparse,
-    "constexpr_cast": lambda t, a: a["source_val"],
+    **COMPRESSED,
 }
 """MIL operator → what it computes."""

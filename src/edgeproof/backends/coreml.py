@@ -28,7 +28,7 @@ from ..target import Target
 from . import _mil
 from ._coreml_package import UNITS, CoreMlSettings, feature, settings_of, write
 from ._feeds import bad_feeds, check_feeds
-from ._mil_operators import UnknownOperatorError
+from ._mil_arguments import UnknownOperatorError
 
 if TYPE_CHECKING:
     from ..dataset import Feeds
