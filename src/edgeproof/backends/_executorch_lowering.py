@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import operator
 import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +21,7 @@ from ..digest import digest_bytes, digest_json
 from ..errors import EdgeproofError, UnsupportedError
 from ..files import cache_folder, read_json, write_bytes, write_json
 from ..fx import import_model
-from ..measurement import LayerTime, Placement
+from ..measurement import Placement
 from ..model import Model
 from ..protocols import Progress
 from ..target import Target
@@ -30,25 +31,6 @@ from ._torch_export import HINT, exported, fixed, quiet, source
 _DTYPES = {"fp32": "float", "fp16": "float16", "bf16": "bfloat16", "qint8": "int8", "qdint8": "int8", "int32": "int32"}
 _MOVES = ("XNNConvert", "XNNStaticTranspose")
 """Nodes of XNNPACK's graph that only change precision or layout."""
-
-TABLE = "Invalid Unary Op"
-"""How XNNPACK's profile calls a float activation between codes, which it computes as a table of codes by itself."""
-
-_KERNELS = {
-    "Convolution": ("Conv2d", "DepthwiseConv2d"),
-    "Deconvolution": ("ConvTranspose2d",),
-    "Fully Connected": ("FullyConnected", "Conv2d"),
-    "Mean": ("GlobalAvgPooling2d",),
-    "Transpose": ("StaticTranspose",),
-    "Copy": ("StaticReshape", "Concatenate", "StaticSlice"),
-    "Resize Bilinear": ("StaticResizeBilinear2D",),
-    "Global Average Pooling": ("GlobalAvgPooling2d",),
-    "Average Pooling": ("AvgPooling2d",),
-    "Static Constant Pad": ("StaticConstantPad",),
-    "Constant Pad": ("StaticConstantPad",),
-    TABLE: ("Hardswish", "Sigmoid", "Tanh", "Gelu", "ELU", "LeakyReLU", "Exp", "Abs", "SquareRoot", "Square"),
-}
-"""A kernel in XNNPACK's profile → the nodes of its graph that it can be, where the two are called differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,70 +156,8 @@ def lower(model: Model, target: Target, progress: Progress = lambda _what, _shar
         "moves": sum(k.op in _MOVES for k in kernels),
         "operators": operators,
     }
-    return Lowered(data, _inputs(model), kernels, _placement(kernels, reasons, floats, xnnpack), facts)
-
-
-def matched(lowered: Lowered, events: Sequence[tuple[str, bool, tuple[int, ...]]]) -> tuple[LayerTime, ...]:
-    """Times of the profile, named after the model's nodes: both lists are in order of execution.
-
-    Args:
-        lowered: The program.
-        events: (the profile's name, whether it is XNNPACK's, nanoseconds per run), in order.
-    """
-    lines = [e for e in events if e[1] or e[0].startswith("native_call_")]  # not those that hold others
-    found: list[LayerTime] = []
-    for (name, delegated, times), kernel in zip(lines, _aligned(lines, lowered.kernels), strict=True):
-        plain = _plain(name)
-        if kernel is None and plain == "Clamp" and found:  # an activation of the node before, which its kernel lacks
-            kernel = Kernel(found[-1].name, "Clamp", found[-1].precision, "XNNPACK")
-        if kernel is not None and plain == TABLE:
-            kernel = replace(kernel, precision="int8")
-        if kernel is None:
-            kernel = Kernel(name, plain, "", "XNNPACK" if delegated else "portable")
-        found.append(LayerTime(kernel.name, kernel.op, kernel.device, kernel.precision, times, name))
-    return tuple(found)
-
-
-def _aligned(lines: Sequence[tuple[str, bool, tuple[int, ...]]], kernels: Sequence[Kernel]) -> list[Kernel | None]:
-    """The kernel of each line of the profile: as many as can be, with both in order."""
-    fits = [[_fits(name, delegated, k) for k in kernels] for name, delegated, _ in lines]
-    longest = [[0] * (len(kernels) + 1) for _ in range(len(lines) + 1)]
-    for i in reversed(range(len(lines))):
-        for j in reversed(range(len(kernels))):
-            through = longest[i + 1][j + 1] + 1 if fits[i][j] else 0
-            longest[i][j] = max(through, longest[i + 1][j], longest[i][j + 1])
-    found: list[Kernel | None] = [None] * len(lines)
-    i = j = 0
-    while i < len(lines) and j < len(kernels):
-        if fits[i][j] and longest[i][j] == longest[i + 1][j + 1] + 1:
-            found[i] = kernels[j]
-            i, j = i + 1, j + 1
-        elif longest[i][j] == longest[i][j + 1]:
-            j += 1
-        else:
-            i += 1
-    return found
-
-
-def _plain(name: str) -> str:
-    """What a line of the profile calls a kernel, without its precision and number."""
-    return re.sub(r" #\d+$", "", name.partition(" (")[0]).removeprefix("native_call_")
-
-
-def _fits(name: str, delegated: bool, kernel: Kernel) -> bool:
-    """Whether a line of the profile can be a kernel."""
-    plain = _plain(name)
-    if not delegated:
-        wanted = plain.partition(".")[0].lstrip("_")
-        return kernel.device == "portable" and kernel.op.partition(".")[2].lstrip("_") == wanted
-    if kernel.device != "XNNPACK":
-        return False
-    starts = _KERNELS.get(plain, (plain.replace(" ", ""),))
-    return kernel.op.removeprefix("XNN").lower().startswith(tuple(s.lower() for s in starts))
-
-
-def _inputs(model: Model) -> tuple[str, ...]:
-    return tuple(s.name for s in model.inputs)
+    inputs = tuple(s.name for s in model.inputs)
+    return Lowered(data, inputs, kernels, _placement(kernels, reasons, floats, xnnpack), facts)
 
 
 def _partitioners(xnnpack: bool) -> list[Any]:
@@ -251,7 +171,7 @@ def _partitioners(xnnpack: bool) -> list[Any]:
 def _executed(whole: Any, torch: Any) -> Iterator[Kernel]:
     """Everything that the program executes, in order."""
     for node in _calls(whole):
-        if node.target is _GETITEM or getattr(node.target, "__name__", "") == "getitem":
+        if node.target is operator.getitem:
             continue
         if str(node.target) == "executorch_call_delegate":
             yield from _delegated(getattr(whole, node.args[0].target))
@@ -260,9 +180,6 @@ def _executed(whole: Any, torch: Any) -> Iterator[Kernel]:
         first = value[0] if isinstance(value, tuple | list) else value
         precision = str(first.dtype).removeprefix("torch.") if isinstance(first, torch.Tensor) else ""
         yield Kernel(source(node), _op(node), "float" if precision == "float32" else precision, "portable")
-
-
-_GETITEM = __import__("operator").getitem
 
 
 def _calls(graph: Any) -> list[Any]:

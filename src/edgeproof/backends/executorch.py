@@ -23,7 +23,8 @@ from ..model import Model
 from ..protocols import Backend, Built, Outputs, Progress
 from ..quant.schemes import EXECUTORCH
 from ..target import Target
-from ._executorch_lowering import Lowered, kept, lower, matched
+from ._executorch_lowering import Lowered, kept, lower
+from ._executorch_profile import matched
 from ._feeds import bad_feeds, check_feeds
 from ._torch_export import quiet
 
