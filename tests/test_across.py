@@ -136,3 +136,28 @@ def test_the_same_target_twice_is_refused(job, capsys):
     flags = ["--data", str(job / "samples.npz"), "--targets", "reference:cpu,reference:cpu", "--json"]
     assert main(["optimize", str(job / "net.onnx"), *flags]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "target.twice"
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        (["--targets", ""], "target.none"),
+        (["--targets", "reference:cpu", "--target", "onnxruntime:cpu"], "usage.arguments"),
+    ],
+)
+def test_no_target_is_ignored_in_silence(job, capsys, flags, code):
+    assert main(["optimize", str(job / "net.onnx"), "--data", str(job / "samples.npz"), *flags, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+
+
+def test_the_time_to_train_goes_to_every_target(job, tmp_path, monkeypatch, capsys):
+    given = []
+
+    def refuse(*_, training_s, **__):
+        given.append(training_s)
+        raise UnsupportedError("target.not_here", "it", "does not run", "go on")
+
+    monkeypatch.setattr("edgeproof.across.optimize", refuse)
+    flags = ["--data", str(job / "samples.npz"), "--targets", "reference,onnxruntime:cpu", "--training", "7"]
+    assert main(["optimize", str(job / "net.onnx"), *flags, "--out", str(tmp_path / "run")]) == 3
+    assert given == [7.0, 7.0]

@@ -23,7 +23,7 @@ from .files import read_json, write_json
 from .job import CONTROL, Leg, feeds_digest
 from .measurement import LegRun
 from .model import file_digests, load_model
-from .optimize import optimize
+from .optimize import TRAINING_S, optimize
 from .policy import Policy
 from .protocols import Dataset, Progress, Strategy
 from .runtimes import compile_for
@@ -48,6 +48,7 @@ def across(
     out: str | Path,
     *,
     seed: int = 0,
+    training_s: float = TRAINING_S,
     strategy: Callable[[], Strategy] | None = None,
     progress: Progress = lambda _what, _share: None,
     tell: Callable[[str], None] = lambda _line: None,
@@ -61,6 +62,7 @@ def across(
         targets: Where it may run; the original on the first is the baseline of the comparison.
         out: Folder; what was interrupted is continued.
         seed: Of the sample split and of every random choice.
+        training_s: Longest time to train a candidate for, on each target; see `optimize`.
         strategy: Makes what proposes candidates for a target; the default one when left out.
         progress: Told what is happening and the share done.
         tell: Given lines about what will be done.
@@ -84,6 +86,7 @@ def across(
                 target,
                 out / folder(target.name),
                 seed=seed,
+                training_s=training_s,
                 strategy=strategy() if strategy is not None else None,
                 progress=part,
                 tell=tell,

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from ._outcome import command, finish
-from .optimize import run_flags, runtime_settings
+from .optimize import TARGET, run_flags, runtime_settings
 from .show import Show
 
 THREADS = "threads=1"
@@ -33,7 +33,8 @@ def run(args: argparse.Namespace, show: Show) -> int:
     from ..runtimes import find_target
 
     out = Path(args.out)
-    target = find_target(args.target, runtime_settings(args.target, args.set))
+    name = args.target or TARGET
+    target = find_target(name, runtime_settings(name, args.set))
     with show.progress() as progress:
         model = demo_model(cache_folder(), progress)
     if args.fetch_only:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from ..policy import Policy
 
 
+TARGET = "onnxruntime:cpu"
+"""Where a model is to run, when nobody says."""
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the main job."""
     parser.add_argument("model", metavar="MODEL", help="the ONNX file")
@@ -48,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_flags(parser: argparse.ArgumentParser) -> None:
     """Flags that the demo shares."""
-    parser.add_argument("--target", default="onnxruntime:cpu", metavar="T", help="default: onnxruntime:cpu")
+    parser.add_argument("--target", metavar="T", help=f"default: {TARGET}")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="fix a setting of the runtime, e.g. threads=1"
     )
@@ -60,7 +64,7 @@ def run(args: argparse.Namespace, show: Show) -> int:
     """Parse, optimise, show."""
     from ..dataset import load_spec
     from ..evaluate import metric_units
-    from ..optimize import TRAINING_S, optimize
+    from ..optimize import optimize
     from ..policy import default_policy, load_policy
     from ..runtimes import find_target
 
@@ -70,7 +74,8 @@ def run(args: argparse.Namespace, show: Show) -> int:
     policy = load_policy(args.policy, metric_units()) if args.policy else default_policy()
     if args.targets is not None:
         return _across(args, spec, policy, show)
-    target = find_target(args.target, runtime_settings(args.target, args.set))
+    name = args.target or TARGET
+    target = find_target(name, runtime_settings(name, args.set))
     out = Path(args.out) if args.out else Path("runs") / Path(args.model).stem
     with show.progress() as progress:
         result = optimize(
@@ -80,21 +85,40 @@ def run(args: argparse.Namespace, show: Show) -> int:
             target,
             out,
             seed=args.seed,
-            training_s=TRAINING_S if args.training is None else float(args.training),
+            training_s=_training_s(args),
             progress=progress,
             tell=show.note,
         )
     return finish(result, out, show)
 
 
+def _training_s(args: argparse.Namespace) -> float:
+    from ..optimize import TRAINING_S
+
+    return TRAINING_S if args.training is None else float(args.training)
+
+
 def _across(args: argparse.Namespace, spec: DataSpec, policy: Policy, show: Show) -> int:
     from ..across import across
     from ._across import finish as finish_across
 
+    if args.target is not None:
+        hint = f"name all of them in one flag: --targets {args.target},{args.targets}"
+        raise InputError("usage.arguments", f"--target {args.target}", "does not go with --targets", hint)
     targets = named_targets(args.targets, args.set)
     out = Path(args.out) if args.out else Path("runs") / f"{Path(args.model).stem}-targets"
     with show.progress() as progress:
-        result = across(args.model, spec, policy, targets, out, seed=args.seed, progress=progress, tell=show.note)
+        result = across(
+            args.model,
+            spec,
+            policy,
+            targets,
+            out,
+            seed=args.seed,
+            training_s=_training_s(args),
+            progress=progress,
+            tell=show.note,
+        )
     return finish_across(result, out, show)
 
 
@@ -141,17 +165,21 @@ def named_targets(names: str, pairs: list[str]) -> tuple[Target, ...]:
     """Targets by their names with commas between. A ``--set`` goes to those that have the setting, or to the only one.
 
     Raises:
-        InputError: target.twice, settings.unknown, settings.value, target.unknown.
+        InputError: target.none, target.twice, settings.unknown, settings.value, target.unknown.
         UnsupportedError: target.not_installed.
     """
     from ..runtimes import find_target
 
     wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted:
+        raise InputError(
+            "target.none", repr(names), "names no target", "name at least one; 'edgeproof targets' lists them"
+        )
     if len(wanted) == 1:
         return (find_target(wanted[0], runtime_settings(wanted[0], pairs)),)
     twice = next((name for name in wanted if wanted.count(name) > 1), None)
-    if twice is not None or not wanted:
-        raise InputError("target.twice", names, f"names {twice or 'nothing'}", "name every target once: a,b,c")
+    if twice is not None:
+        raise InputError("target.twice", names, f"names {twice} twice", "name every target once: a,b,c")
     known = {name: _settings_of(name) for name in wanted}
     for pair in pairs:
         key = pair.partition("=")[0]
