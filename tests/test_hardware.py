@@ -276,6 +276,12 @@ def test_the_command_lists_devices_and_shows_one_with_its_sources(capsys: pytest
     assert "no such device" in capsys.readouterr().err
 
 
+def test_a_part_that_a_device_lacks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", "--hardware", "orin-nx:dla1"]) == 0
+    assert main(["targets", "--hardware", "orin-nx:dla9"]) == 3
+    assert "no dla9, only dla0 and dla1" in capsys.readouterr().err
+
+
 def test_the_command_tells_this_machine_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["targets", "--hardware", "here", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["hardware"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from ..hardware import GIB, Hardware, JetPack, catalogue, detect, find, installed_jetpack, jetpacks
+from ..hardware import GIB, Hardware, JetPack, catalogue, detect, find, installed_jetpack, jetpacks, plan
 from .show import Show
 
 INTRO = """\
@@ -28,11 +28,12 @@ def show_hardware(name: str, show: Show) -> int:
     """List all devices, or show one.
 
     Args:
-        name: Of the device; ``all`` lists them, ``here`` is this machine.
+        name: Of the device, or of a part of it; ``all`` lists them, ``here`` is this machine.
         show: Where it goes.
 
     Raises:
         InputError: hardware.unknown.
+        UnsupportedError: hardware.refused, for a part that it lacks.
     """
     if name == "all":
         rows = [_cells(row) for row in catalogue().values()]
@@ -45,6 +46,8 @@ def show_hardware(name: str, show: Show) -> int:
         show.text("this machine is not in the catalogue")
         show.result({"hardware": None})
         return 0
+    if ":" in name:
+        plan(name)
     pack = installed_jetpack() if name == "here" else None
     show.text(f"{row.name}: {row.title}")
     for label, value in _facts(row):
