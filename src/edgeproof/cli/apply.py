@@ -170,16 +170,10 @@ def _show(name: str, model: Model, change: Change, size_before: int, args: argpa
         show.text(f"{name}: {before} nodes became {after}" if before != after else f"{name}: {after} nodes, as before")
     else:
         show.text(f"{name}: nothing changed ({before} nodes)")
-    applied = change.applied if args.all else change.applied[:SHOWN]
-    for line in applied:
-        show.text(f"  + {line}")
-    if len(applied) < len(change.applied):
-        show.text(f"  + {len(change.applied) - len(applied)} more; --all shows them")
-    declined = change.declined if args.all else change.declined[:SHOWN]
-    for node, reason in declined:
-        show.text(f"  - {node}: {reason}")
-    if len(declined) < len(change.declined):
-        show.text(f"  - {len(change.declined) - len(declined)} more were left alone; --all shows them")
+    most = None if args.all else SHOWN
+    show.listing([f"  + {line}" for line in change.applied], most, "  + {} more; --all shows them")
+    declined = [f"  - {node}: {reason}" for node, reason in change.declined]
+    show.listing(declined, most, "  - {} more were left alone; --all shows them")
     if args.out is not None:
         from ..model import size_bytes
 

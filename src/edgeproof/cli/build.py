@@ -86,11 +86,8 @@ def _show(made: Built, target: str, seconds: float, args: argparse.Namespace, sh
     show.text(f"built {made.path} for {target}: {made.format}, {size:,} bytes, {seconds:.1f} s")
     for note in made.notes:
         show.text(f"  {note}")
-    shown = made.fallbacks if args.all else made.fallbacks[:SHOWN]
-    for node, why in shown:
-        show.text(f"  falls back: {node}: {why}")
-    if len(shown) < len(made.fallbacks):
-        show.text(f"  {len(made.fallbacks) - len(shown)} more fall back; --all lists them")
+    fallbacks = [f"  falls back: {node}: {why}" for node, why in made.fallbacks]
+    show.listing(fallbacks, None if args.all else SHOWN, "  {} more fall back; --all lists them")
     if made.command:
         show.text(f"  the same with the runtime's own tool: {made.command}")
     show.result(

@@ -87,9 +87,8 @@ def show_comparison(
         _more(len(changed) - len(shown), show)
     for title, findings in (("New findings", found.new), ("Findings gone", found.gone)):
         show.text(f"{title}: {len(findings) or 'none'}")
-        for f in findings if everything else findings[:SHOWN]:
-            show.text(f"  {f.kind}  {f.subject}: {f.problem}  [{f.check}]")
-        _more(0 if everything else len(findings) - SHOWN, show)
+        lines = [f"  {f.kind}  {f.subject}: {f.problem}  [{f.check}]" for f in findings]
+        show.listing(lines, None if everything else SHOWN, "  and {} more; --all shows them")
     show.text(f"Findings of both: {len(found.kept)}")
 
 

@@ -71,6 +71,19 @@ class Show:
         if not self.json:
             self._print(visible(text))
 
+    def listing(self, lines: Sequence[str], most: int | None, more: str) -> None:
+        """Lines for people: all of them, or the first and how many were left out.
+
+        Args:
+            lines: The lines.
+            most: How many are shown; None for all.
+            more: The line about the rest, with ``{}`` where their number goes.
+        """
+        for line in lines[:most]:
+            self.text(line)
+        if most is not None and len(lines) > most:
+            self.text(more.format(len(lines) - most))
+
     def wrapped(self, text: str, *, indent: int = 0) -> None:
         """A paragraph for people, within the width."""
         import textwrap
