@@ -132,7 +132,8 @@ def _tables(
         cells = [_cell(measured[name].get(metric), intervals) for metric in measured[base]]
         return [head, *cells, *([_ratio(*ratios[name]) if name in ratios else "1"] if ratios else [])]
 
-    labels = ["", *measured[base], *(["p50 / baseline"] if ratios else [])]
+    shown = ["ONNX file" if metric == "size" else metric for metric in measured[base]]
+    labels = ["", *shown, *(["p50 / baseline"] if ratios else [])]
     names = [leg.name for leg in kept.candidates]
     intervals = True
     blocks = [[labels, *(column(name, intervals) for name in (base, *names))]]
@@ -140,7 +141,8 @@ def _tables(
         intervals = False
         blocks = _blocks([labels, column(base, False)], [column(name, False) for name in names], show.width)
     ends = "[95 % interval]" if intervals else "95 % intervals with --json"
-    show.wrapped(f"{kept.baseline.target}, {kept.rounds} processes of {kept.inferences} inferences, {ends}")
+    targets = " and ".join(dict.fromkeys(leg.target for leg in (kept.baseline, *kept.candidates)))
+    show.wrapped(f"{targets}, {kept.rounds} processes of {kept.inferences} inferences, {ends}")
     for block in blocks:
         head, *rows = zip(*block, strict=True)
         show.table(head, rows, right=" " + "r" * (len(block) - 1))
