@@ -70,15 +70,16 @@ def account(channels: Channels, gone: Gone, after: Model) -> Account:
         old, new = own.get(task.layer), by_name.get(task.layer)
         if old is None or new is None:
             continue
-        made = (0, 0) if task.out is None else (len(task.out), sum(not lost[u] for u in task.out.tolist()))
         if task.out is None:
             made = _last(old), _last(new)
+        else:
+            made = len(task.out), sum(not lost[u] for u in task.out.tolist())
         rows.append(LayerChange(task.layer, old.op, made, _pair(old, new, "macs"), _pair(old, new, "parameters")))
     return Account(tuple(rows), _totals(whole, rest, "macs"), _totals(whole, rest, "parameters"))
 
 
 def _pair(old: Layer, new: Layer, what: str) -> tuple[int, int]:
-    return tuple(_number(getattr(layer, what)) for layer in (old, new))  # type: ignore[return-value]
+    return _number(getattr(old, what)), _number(getattr(new, what))
 
 
 def _totals(old: Cost, new: Cost, what: str) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from ..graph.cost import Layer, cost_of
 from ..graph.rewrite import label
 from ..graph.shapes import Shape, Shaped, shaped
 from ..model import Model
-from .atoms import Labels
+from .atoms import Atoms, Labels
 from .follow import follow
 from .trace import Trace, Weight
 
@@ -268,14 +268,8 @@ def _tasks(t: Trace, unit_of: Labels, nodes: list[ir.Node], layers: Sequence[Lay
 
 def _groups(t: Trace, unit_of: Labels, units: int, order: Mapping[ir.Node, int]) -> list[Group]:
     """Units that lie along the same axis of a weight belong together."""
-    head = list(range(units))
-
-    def find(i: int) -> int:
-        while head[i] != i:
-            head[i] = head[head[i]]
-            i = head[i]
-        return i
-
+    together = Atoms()
+    together.fresh(units)
     parts: list[tuple[int, Part]] = []
     for weight in t.weights.values():
         for axis, labels in weight.labels.items():
@@ -283,19 +277,18 @@ def _groups(t: Trace, unit_of: Labels, units: int, order: Mapping[ir.Node, int])
             free = np.unique(along[along != FIXED])
             if weight.roles[axis] != "out" or not len(free):
                 continue
-            for unit in free[1:].tolist():
-                head[find(unit)] = find(int(free[0]))
+            together.unite_rows(free[None, :])
             uses = sorted((n for n, _ in weight.uses), key=lambda n: order.get(n, 0))
             parts.append((order.get(uses[0], 0), Part(weight, axis, along, tuple(label(n) for n in uses))))
     by_head: dict[int, list[Part]] = {}
     for _, part in sorted(parts, key=lambda p: p[0]):
-        by_head.setdefault(find(int(part.units[part.units != FIXED][0])), []).append(part)
+        by_head.setdefault(together.find(int(part.units[part.units != FIXED][0])), []).append(part)
     root_of = np.zeros(units, np.int64)
     roots = t.atoms.all_roots()
     root_of[unit_of[unit_of != FIXED]] = roots[unit_of != FIXED]
     members: dict[int, list[int]] = {}
     for unit in range(units):
-        members.setdefault(find(unit), []).append(unit)
+        members.setdefault(together.find(unit), []).append(unit)
     groups = []
     for key, held in by_head.items():
         inexact = next((why for u in members[key] if (why := t.atoms.loose(int(root_of[u])))), "")
