@@ -149,7 +149,7 @@ class _Child:
         self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._to, False)
         try:
-            self.ask(Frame({"backend": name, "parent": os.getpid()}))
+            self.ask(Frame({"backend": name}))
         except BaseException as e:
             self.close()
             if isinstance(e, EdgeproofError) and e.code == "backend.crashed":
