@@ -13,7 +13,9 @@ from edgeproof.passes.distil import Distil
 from edgeproof.passes.int8 import Int8
 from edgeproof.protocols import Context
 from edgeproof.runtimes import compile_for
-from edgeproof.train.child import can_train, engine
+from edgeproof.train.child import can_train, engine, train
+from edgeproof.train.fit import Training
+from edgeproof.train.losses import Term
 from small_nets import CPU, context, ran, samples, small_cnn
 from small_runs import write_job
 
@@ -133,3 +135,16 @@ def test_the_pass_leaves_what_it_is_given_as_it_is_and_gives_the_same_twice():
     first, second = (Distil(epochs=1, threads=1)(quantised, taught()) for _ in range(2))
     assert graph_digest(quantised.graph) == digest
     assert first.model.digest == second.model.digest
+
+
+def test_a_training_that_was_interrupted_tells_all_its_epochs(tmp_path):
+    """The process is ended between its last epoch and its result: what is left to do is to write it down."""
+    model = small_cnn()
+    training = Training(terms=(Term("mse", "y"),), epochs=3, threads=1)
+    feeds = samples(model, 12)
+    _, whole = train(model, model, feeds, training, folder=tmp_path / "job")
+    (tmp_path / "job/trained.onnx").unlink()
+    _, again = train(model, model, feeds, training, folder=tmp_path / "job")
+    assert again == whole
+    assert [e.number for e in again] == [1, 2, 3]
+    assert again[1].before == again[0].held_out

@@ -68,10 +68,12 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def curve(epochs: Sequence[Mapping[str, Any]]) -> str:
-    """Losses as bars, and the first and last of them."""
+    """Losses as bars, the one before training first, and that and the lowest in numbers."""
     losses = [e["held_out"] if e["held_out"] is not None else e["loss"] for e in epochs]
     if not losses:
         return ""
+    if epochs[0].get("before") is not None:
+        losses = [epochs[0]["before"], *losses]
     low, high = min(losses), max(losses)
     bars = "".join(BARS[round((v - low) / (high - low or 1) * (len(BARS) - 1))] for v in losses[-24:])
     return f"{bars} {losses[0]:.3g} → {low:.3g}"

@@ -104,7 +104,13 @@ class Distil:
 def told(epochs: Sequence[Epoch]) -> str:
     """What training came to, in one line."""
     best = min((e for e in epochs if e.held_out is not None), key=lambda e: e.held_out or 0.0, default=epochs[-1])
-    seen = "" if best.held_out is None else f", held-out loss {best.held_out:.4g} in epoch {best.number}"
+    first = epochs[0].before
+    if best.held_out is None or first is None:
+        seen = ""
+    elif best.held_out < first:
+        seen = f": held-out loss {first:.4g} before, {best.held_out:.4g} in epoch {best.number}"
+    else:
+        seen = f": held-out loss {first:.4g} before, which no epoch lowered; the weights stay as they were"
     return f"trained {len(epochs)} epochs in {epochs[-1].seconds:.0f} s{seen}"
 
 

@@ -1,8 +1,8 @@
 """Training in a Python of its own: this end, and the process ``python -m edgeproof.train.child``.
 
-A folder carries the job: ``model.onnx``, ``teacher.onnx``, an NPZ file per sample (inputs, label), ``job.json``.
-The process writes ``trained.onnx`` and tells epochs on its output, a line of JSON each. What is wanted of every sample
-comes from the teacher there, when it is needed, so that nothing grows with the number of samples.
+A folder carries the job: ``model.onnx``, ``teacher.onnx``, an NPZ file per sample (inputs, label), ``job.json``. The
+process writes ``trained.onnx``; on its output it tells progress and, at the end, the epochs, a line of JSON each. What is
+wanted of every sample comes from the teacher there, when it is needed, so that nothing grows with the number of samples.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def _run(engine_name: str, command: list[str], root: Path, progress: Progress) -
                 told = json.loads(line)
                 if "error" in told:
                     raise error_from(told["error"])
-                if "epoch" in told:
-                    epochs.append(Epoch(**told["epoch"]))
+                if "epochs" in told:
+                    epochs = [Epoch(**e) for e in told["epochs"]]
                 else:
                     progress(told["what"], told["share"])
             code = process.wait()
@@ -218,7 +218,7 @@ def _do(root: Path, tell: Any) -> None:
     samples = Samples(root, job["samples"], session)
     training = replace(training, terms=tuple(_with_variance(t, samples) for t in training.terms))
     learner = engine(job["engine"]).learner(model, teacher, training)
-    fit(
+    epochs = fit(
         learner,
         samples,
         training,
@@ -226,13 +226,13 @@ def _do(root: Path, tell: Any) -> None:
         checkpoint=root / "checkpoint.npz",
         of=job["of"],
         progress=lambda what, share: tell({"what": what, "share": share}),
-        on_epoch=lambda epoch: tell({"epoch": asdict(epoch)}),
     )
     trained = learner.model()
     again = engine(job["engine"]).learner(trained, None, training)
     _check_export(learner, again, samples[0][0])
     again.close()
     save_model(trained, root / "trained.onnx")
+    tell({"epochs": [asdict(epoch) for epoch in epochs]})
     learner.close()
     session.close()
 

@@ -135,6 +135,7 @@ class Epoch:
         held_out: Loss on the held-out samples; None when there are none.
         rate: Learning rate at its end.
         seconds: Since the start, those of earlier, interrupted runs included.
+        before: Loss on the held-out samples ahead of it.
     """
 
     number: int
@@ -142,6 +143,7 @@ class Epoch:
     held_out: float | None
     rate: float
     seconds: float
+    before: float | None = None
 
 
 def fit(
@@ -230,7 +232,8 @@ def fit(
         seen = look()
         if seen is not None and not math.isfinite(seen):
             raise _diverged(number, "the loss on held-out samples", seen)
-        epoch = Epoch(number, float(np.mean(losses)), seen, rate, time.monotonic() - start)
+        ahead = epochs[-1].held_out if epochs else first
+        epoch = Epoch(number, float(np.mean(losses)), seen, rate, time.monotonic() - start, ahead)
         epochs.append(epoch)
         on_epoch(epoch)
         if seen is None or best is None or seen < best:
@@ -299,9 +302,8 @@ def _write(
     best_state: Outputs,
     state: Outputs,
 ) -> None:
-    table = np.array(
-        [[e.number, e.loss, np.nan if e.held_out is None else e.held_out, e.rate, e.seconds] for e in epochs]
-    )
+    rows = [(e.number, e.loss, e.held_out, e.rate, e.seconds, e.before) for e in epochs]
+    table = np.array([[np.nan if v is None else v for v in row] for row in rows])
     arrays: dict[str, Any] = {f"best:{n}": a for n, a in best_state.items()} | {f"now:{n}": a for n, a in state.items()}
     with replacing(path) as temporary, temporary.open("wb") as out:
         np.savez(
@@ -319,10 +321,8 @@ def _read(path: Path, key: str) -> tuple[list[Epoch], float | None, Outputs, Out
         with np.load(path, allow_pickle=False) as z:
             if z["key"].tobytes().decode() != key:
                 return None
-            rows = [
-                Epoch(int(n), float(a), None if np.isnan(h) else float(h), float(r), float(s))
-                for n, a, h, r, s in z["epochs"]
-            ]
+            known = [[None if np.isnan(v) else float(v) for v in row] for row in z["epochs"]]
+            rows = [Epoch(int(n or 0), a or 0.0, h, r or 0.0, s or 0.0, b) for n, a, h, r, s, b in known]
             best = float(z["best"])
             states = [
                 {n.partition(":")[2]: z[n] for n in z.files if n.startswith(f"{which}:")} for which in ("best", "now")
