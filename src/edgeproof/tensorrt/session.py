@@ -26,7 +26,7 @@ from .header import check_header
 from .layers import Layer, from_inspector
 from .loading import allocator, choose_profile, context_of, loaded, profiler, profiles_of, runtime_of
 from .log import Said, recorder
-from .settings import run_settings
+from .settings import common_settings
 
 if TYPE_CHECKING:
     from ..dataset import Feeds
@@ -99,7 +99,7 @@ class EngineSession:
 
     def __init__(self, trt: Any, engine: bytes, model: Model, target: Target, device: Device, gpu: Gpu) -> None:
         self._trt, self._model, self._target, self._gpu = trt, model, target, gpu
-        self._settings = run_settings(target)
+        self._settings = common_settings(target)
         self._mapped = {"auto": device.integrated, "mapped": True, "copied": False}[self._settings.memory]
         dialect = dialect_of(trt)
         self._logger, self._said = recorder(trt)
