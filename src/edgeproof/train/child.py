@@ -1,8 +1,8 @@
 """Training in a Python of its own: this end, and the process ``python -m edgeproof.train.child``.
 
 A folder carries the job: ``model.onnx``, ``teacher.onnx``, an NPZ file per sample (inputs, label), ``job.json``. The
-process writes ``trained.onnx``; on its output it tells progress and, at the end, the epochs, a line of JSON each. What is
-wanted of every sample comes from the teacher there, when it is needed, so that nothing grows with the number of samples.
+process writes ``trained.onnx``; on its output it tells progress and, at the end, the epochs, a line of JSON each. What
+is wanted of a sample comes from the teacher there, when it is needed: nothing grows with the number of samples.
 """
 
 from __future__ import annotations
