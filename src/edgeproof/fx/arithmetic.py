@@ -188,7 +188,7 @@ def limits(n: Call) -> list[Any]:
     """Clip's bounds: numbers where they are constant, None where there is none."""
     if n.opset < 11:
         return [n.attr("min"), n.attr("max")]
-    return [None if not n.has(i) else n.scalar(i) if n.constant(i) is not None else n[i] for i in (1, 2)]
+    return [None if not n.has(i) else n.number(i) for i in (1, 2)]
 
 
 def cast(n: Call) -> Value:

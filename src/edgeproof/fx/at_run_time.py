@@ -173,13 +173,20 @@ def sliced(x: Any, start: int, end: int, axis: int, step: int) -> Any:
     return x.index_select(axis, torch.tensor(list(places), dtype=torch.int64, device=x.device))
 
 
+def _from_front(index: Any, size: Any) -> Any:
+    """Indices with the negative ones counted from the front."""
+    import torch
+
+    return torch.where(index < 0, index + size, index)
+
+
 def gather(x: Any, index: Any, axis: int) -> Any:
     """Gather along an axis by a tensor of any rank."""
     import torch
 
     axis %= x.dim()
     index = index.to(torch.int64)
-    index = torch.where(index < 0, index + x.shape[axis], index)
+    index = _from_front(index, x.shape[axis])
     picked = x.index_select(axis, index.reshape(-1))
     return picked.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
 
@@ -188,7 +195,7 @@ def rows(table: Any, index: Any) -> Any:
     """Rows of a matrix."""
     import torch
 
-    return torch.nn.functional.embedding(torch.where(index < 0, index + table.shape[0], index), table)
+    return torch.nn.functional.embedding(_from_front(index, table.shape[0]), table)
 
 
 def gather_elements(x: Any, index: Any, axis: int) -> Any:
@@ -196,7 +203,7 @@ def gather_elements(x: Any, index: Any, axis: int) -> Any:
     import torch
 
     index = index.to(torch.int64)
-    return torch.gather(x, axis, torch.where(index < 0, index + x.shape[axis], index))
+    return torch.gather(x, axis, _from_front(index, x.shape[axis]))
 
 
 def gather_nd(x: Any, index: Any, batch: int) -> Any:
@@ -204,10 +211,7 @@ def gather_nd(x: Any, index: Any, batch: int) -> Any:
     import torch
 
     index = index.to(torch.int64)
-    places = []
-    for i in range(index.shape[-1]):
-        one = index[..., i]
-        places.append(torch.where(one < 0, one + x.shape[batch + i], one))
+    places = [_from_front(index[..., i], x.shape[batch + i]) for i in range(index.shape[-1])]
     lead = []
     for i in range(batch):
         shape = [1] * (index.dim() - 1)
@@ -224,7 +228,7 @@ def scatter_elements(x: Any, index: Any, updates: Any, axis: int, how: str) -> A
     import torch
 
     index = index.to(torch.int64)
-    index = torch.where(index < 0, index + x.shape[axis], index)
+    index = _from_front(index, x.shape[axis])
     if how == "none":
         return x.scatter(axis, index, updates)
     return x.scatter_reduce(axis, index, updates, _REDUCE[how], include_self=True)
@@ -238,8 +242,7 @@ def scatter_nd(x: Any, index: Any, updates: Any, how: str) -> Any:
     index = index.to(torch.int64)
     flat = torch.zeros(index.shape[:-1], dtype=torch.int64, device=x.device)
     for i in range(depth):
-        one = index[..., i]
-        flat = flat * x.shape[i] + torch.where(one < 0, one + x.shape[i], one)
+        flat = flat * x.shape[i] + _from_front(index[..., i], x.shape[i])
     count = 1
     for size in x.shape[:depth]:
         count = count * size
@@ -267,13 +270,20 @@ def tensor_scatter(cache: Any, update: Any, where: Any, axis: int, mode: str) ->
     return cache.scatter(axis, at.reshape(shape).expand(update.shape), update)
 
 
+def _number(value: Any) -> Any:
+    """The one number of a tensor; a number as it is."""
+    import torch
+
+    return int(value.reshape(-1)[0]) if isinstance(value, torch.Tensor) else value
+
+
 def one_hot(index: Any, depth: Any, values: Any, axis: int) -> Any:
     """OneHot; an index out of range is off everywhere."""
     import torch
 
-    count = int(depth.reshape(-1)[0]) if isinstance(depth, torch.Tensor) else depth
+    count = _number(depth)
     index = index.to(torch.int64)
-    index = torch.where(index < 0, index + count, index)
+    index = _from_front(index, count)
     axis = axis % (index.dim() + 1)
     shape = [1] * (index.dim() + 1)
     shape[axis] = count
@@ -285,7 +295,7 @@ def top_k(x: Any, count: Any, axis: int, largest: bool) -> Any:
     """TopK by a stable sort, so that the first of equals comes first."""
     import torch
 
-    k = int(count.reshape(-1)[0]) if isinstance(count, torch.Tensor) else count
+    k = _number(count)
     values, index = torch.sort(x, dim=axis, descending=largest, stable=True)
     return values.narrow(axis, 0, k), index.narrow(axis, 0, k)
 
@@ -327,14 +337,14 @@ def trilu(x: Any, k: Any, upper: bool) -> Any:
     """Trilu by a tensor."""
     import torch
 
-    return (torch.triu if upper else torch.tril)(x, int(k.reshape(-1)[0]))
+    return (torch.triu if upper else torch.tril)(x, _number(k))
 
 
 def cumulative(name: str, x: Any, axis: Any, exclusive: bool, reverse: bool) -> Any:
     """CumSum or CumProd, the other way round, or without the element itself."""
     import torch
 
-    along = int(axis.reshape(-1)[0]) if isinstance(axis, torch.Tensor) else axis
+    along = _number(axis)
     if reverse:
         x = x.flip(along)
     if exclusive:

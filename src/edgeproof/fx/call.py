@@ -10,7 +10,7 @@ from ..errors import UnsupportedError
 from ..graph.rewrite import label
 from ..model import attribute
 from .builder import Builder, Function
-from .values import Constant, Items, Shape, Size, Sizes, Tensor, Value
+from .values import Constant, Shape, Size, Sizes, Value
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -104,11 +104,10 @@ class Call:
         """
         shape = self.shape(i)
         if shape is None:
-            raise UnsupportedError(
-                "fx.rank",
-                f"node {label(self.node)!r} ({self.node.op_type})",
+            raise self.refused(
                 f"the rank of its input {i} is not known, which its import needs",
                 "give the inputs shapes: edgeproof apply fix_shapes --set shapes=…",
+                "fx.rank",
             )
         return len(shape)
 
@@ -144,6 +143,10 @@ class Call:
         """
         return self.known(i).reshape(-1)[0].item() if self.has(i) else default
 
+    def number(self, i: int) -> Any:
+        """Input ``i`` as a Python number when it is known at import, else as a value."""
+        return self[i] if self.constant(i) is None else self.scalar(i)
+
     def known(self, i: int) -> Any:
         """Input ``i`` as a torch tensor.
 
@@ -152,11 +155,10 @@ class Call:
         """
         tensor = self.constant(i)
         if tensor is None:
-            raise UnsupportedError(
-                "fx.not_constant",
-                f"node {label(self.node)!r} ({self.node.op_type})",
+            raise self.refused(
                 f"its input {i} is computed at run time, expected a constant",
                 "fix the shapes and simplify the model first, so that what is constant is seen to be",
+                "fx.not_constant",
             )
         return tensor
 
@@ -185,9 +187,9 @@ class Call:
         """Whether anything reads output ``i``."""
         return i < len(self.node.outputs) and bool(self.node.outputs[i].name)
 
-    def refused(self, problem: str, hint: str) -> UnsupportedError:
+    def refused(self, problem: str, hint: str, code: str = "fx.operator") -> UnsupportedError:
         """The error that says why this node cannot be imported."""
-        return UnsupportedError("fx.operator", f"node {label(self.node)!r} ({self.node.op_type})", problem, hint)
+        return UnsupportedError(code, f"node {label(self.node)!r} ({self.node.op_type})", problem, hint)
 
 
 One = Callable[[Call], Value]
@@ -214,19 +216,3 @@ def from_sizes(build: Builder, items: Sequence[int | Size], *, scalar: bool = Fa
         tensor = build.torch.tensor(list(items), dtype=build.torch.int64)
         return Constant(tensor[0] if scalar else tensor)
     return Sizes(tuple(items), scalar)
-
-
-__all__ = [
-    "Call",
-    "Constant",
-    "Handler",
-    "Items",
-    "One",
-    "Options",
-    "Size",
-    "Sizes",
-    "Tensor",
-    "Value",
-    "as_sizes",
-    "from_sizes",
-]

@@ -16,26 +16,17 @@ def cropped(x: Any, begin: list[int], end: list[int]) -> Any:
     return torch.nn.functional.pad(x, flat)
 
 
-def taps(
-    x: Any,
-    kernel: list[int],
-    stride: list[int],
-    begin: list[int],
-    end: list[int],
-    dilation: list[int],
-    ceil: bool,
-    fill: float,
-) -> tuple[Any, Any]:
+How = tuple[list[int], list[int], list[int], list[int], list[int], bool]
+"""Windows of a pool: their size, step, padding before and behind, distance of taps, each per axis; and whether a last
+window that is not full counts. One that would begin in the padding behind does not."""
+
+
+def taps(x: Any, how: How, fill: float) -> tuple[Any, Any]:
     """The elements under each window.
 
     Args:
         x: [N, C, d1, …].
-        kernel: Size of the window per axis.
-        stride: Step per axis.
-        begin: Padding before, per axis.
-        end: Padding behind, per axis.
-        dilation: Distance of taps per axis.
-        ceil: Whether a last window that is not full counts. One that would begin in the padding behind does not.
+        how: The windows.
         fill: Value of padding.
 
     Returns:
@@ -43,6 +34,7 @@ def taps(
     """
     import torch
 
+    kernel, stride, begin, end, dilation, ceil = how
     axes = len(kernel)
     sizes = list(x.shape[2:])
     valid = torch.ones(1)
@@ -64,57 +56,30 @@ def taps(
     return x, valid[None, None]
 
 
-def average_pool(
-    x: Any,
-    kernel: list[int],
-    stride: list[int],
-    begin: list[int],
-    end: list[int],
-    dilation: list[int],
-    ceil: bool,
-    count: bool,
-) -> Any:
+def average_pool(x: Any, how: How, count: bool) -> Any:
     """AveragePool; ``count`` says whether padding counts."""
     import torch
 
-    axes = tuple(range(-len(kernel), 0))
-    parts, valid = taps(x, kernel, stride, begin, end, dilation, ceil, 0.0)
+    axes = tuple(range(2 - x.dim(), 0))
+    parts, valid = taps(x, how, 0.0)
     if not count:
-        valid, _ = taps(torch.ones_like(x[:1, :1]), kernel, stride, begin, end, dilation, ceil, 0.0)
+        valid, _ = taps(torch.ones_like(x[:1, :1]), how, 0.0)
     return parts.sum(axes) / valid.sum(axes).to(x.dtype)
 
 
-def lp_pool(
-    x: Any,
-    p: float,
-    kernel: list[int],
-    stride: list[int],
-    begin: list[int],
-    end: list[int],
-    dilation: list[int],
-    ceil: bool,
-) -> Any:
+def lp_pool(x: Any, p: float, how: How) -> Any:
     """LpPool."""
-    parts, _ = taps(x, kernel, stride, begin, end, dilation, ceil, 0.0)
-    return (parts.abs() ** p).sum(tuple(range(-len(kernel), 0))) ** (1 / p)
+    parts, _ = taps(x, how, 0.0)
+    return (parts.abs() ** p).sum(tuple(range(2 - x.dim(), 0))) ** (1 / p)
 
 
-def max_pool_with_indices(
-    x: Any,
-    kernel: list[int],
-    stride: list[int],
-    begin: list[int],
-    end: list[int],
-    dilation: list[int],
-    ceil: bool,
-    columns: bool,
-) -> tuple[Any, Any]:
+def max_pool_with_indices(x: Any, how: How, columns: bool) -> tuple[Any, Any]:
     """MaxPool and where in the whole tensor each maximum lies; ``columns``: counted column by column."""
     import torch
 
-    axes = len(kernel)
+    axes = x.dim() - 2
     low = -float("inf") if x.dtype.is_floating_point else torch.iinfo(x.dtype).min
-    parts, _ = taps(x, kernel, stride, begin, end, dilation, ceil, low)
+    parts, _ = taps(x, how, low)
     count = x[0, 0].numel()
     shape = tuple(x.shape[2:])
     within = (
@@ -123,7 +88,7 @@ def max_pool_with_indices(
         else torch.arange(count).reshape(shape)
     )
     whole = within + torch.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *[1] * axes) * count
-    places, _ = taps(whole, kernel, stride, begin, end, dilation, ceil, -1)
+    places, _ = taps(whole, how, -1)
     flat = parts.flatten(-axes)
     best = flat.argmax(-1, keepdim=True)
     return flat.gather(-1, best).squeeze(-1), places.flatten(-axes).gather(-1, best).squeeze(-1)

@@ -179,9 +179,7 @@ def deformed(x: Any, weight: Any, offset: Any, bias: Any, mask: Any, how: tuple[
 
 def col2im(n: Call) -> Value:
     """Col2Im in any number of dimensions."""
-    picture, block = n.sizes(1), n.sizes(2)
-    if picture is None or block is None:
-        return n.call(pictured, n[0], n[1], n[2], n.attr("strides"), n.attr("pads"), n.attr("dilations"))
+    picture, block = (n.sizes(i) or n[i] for i in (1, 2))
     return n.call(pictured, n[0], picture, block, n.attr("strides"), n.attr("pads"), n.attr("dilations"))
 
 

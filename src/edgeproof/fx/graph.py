@@ -37,7 +37,7 @@ from .builder import Builder
 from .call import Call, Handler, Options
 from .dtypes import by_name, to_torch
 from .expand import expanded
-from .values import Constant, Items, Shape, Tensor, Value
+from .values import Constant, Shape, Tensor, Value
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -233,7 +233,7 @@ class _Importer:
             node, self.build, self._opset(), inputs, self.options, self.stored.__contains__, known, self._subgraph
         )
         made = handler(call)
-        values = [made] if isinstance(made, Tensor | Constant | Items) or not isinstance(made, Sequence) else list(made)
+        values = list(made) if isinstance(made, Sequence) else [made]
         for output, value in zip(node.outputs, values, strict=False):
             if output.name and value is not None:
                 known[output.name] = self._with_facts(output.name, value)

@@ -174,8 +174,7 @@ def non_zero(n: Call) -> Value:
 
 def compress(n: Call) -> Value:
     """Compress."""
-    axis = n.attr("axis")
-    return n.call(at_run_time.compress, n[0], n[1], axis)
+    return n.call(at_run_time.compress, n[0], n[1], n.attr("axis"))
 
 
 def unique(n: Call) -> Sequence[Value]:
@@ -195,8 +194,7 @@ def cumulative(name: str) -> Handler:
 
     def handler(n: Call) -> Value:
         exclusive, reverse = bool(n.attr("exclusive", 0)), bool(n.attr("reverse", 0))
-        axis: Any = n[1] if n.constant(1) is None else int(n.scalar(1))
-        return n.call(at_run_time.cumulative, name, n[0], axis, exclusive, reverse)
+        return n.call(at_run_time.cumulative, name, n[0], n.number(1), exclusive, reverse)
 
     return handler
 

@@ -7,59 +7,53 @@ from typing import Any
 
 from . import composed
 from .call import Call, Handler
-from .values import Size, Value
+from .values import Value
 from .windows import Windows, pad, windows
 
 
 def max_pool(n: Call) -> Value | Sequence[Value]:
     """MaxPool, with indices where they are read."""
-    w = _whole(n, windows(n, n.attr("kernel_shape")))
+    w, ceil = _pooled(n)
     axes, x = len(w.kernel), n[0]
     if n.wants(1):
-        return n.calls(
-            composed.max_pool_with_indices, 2, x, w.kernel, w.stride, w.begin, w.end, w.dilation,
-            bool(n.attr("ceil_mode", 0)), bool(n.attr("storage_order", 0)),
-        )  # fmt: skip
+        return n.calls(composed.max_pool_with_indices, 2, x, w.how(ceil), bool(n.attr("storage_order", 0)))
     dtype = n.dtype()
     small = dtype in (n.torch.int8, n.torch.uint8)
     if small:  # torch pools no bytes; every byte is a float32
         x = n.call("to", x, n.torch.float32)
     padding = w.begin
-    if not w.symmetric or any(p > k // 2 for p, k in zip(w.begin, w.kernel, strict=True)):  # type: ignore[operator]
+    if not w.narrow:
         x, padding = pad(n, x, w.begin, w.end, -float("inf")), [0] * axes
     function = getattr(n.functional, f"max_pool{axes}d")
-    made = n.call(function, x, w.kernel, w.stride, padding, w.dilation, bool(n.attr("ceil_mode", 0)))
+    made = n.call(function, x, w.kernel, w.stride, padding, w.dilation, ceil)
     return n.call("to", made, dtype) if small else made
 
 
 def average_pool(n: Call) -> Value:
     """AveragePool; padding counts only when count_include_pad says so."""
-    w = _whole(n, windows(n, n.attr("kernel_shape")))
+    w, ceil = _pooled(n)
     axes, count = len(w.kernel), bool(n.attr("count_include_pad", 0))
-    ceil = bool(n.attr("ceil_mode", 0))
-    plain = all(d == 1 for d in w.dilation) and axes <= 3
-    fits = w.symmetric and all(p <= k // 2 for p, k in zip(w.begin, w.kernel, strict=True))  # type: ignore[operator]
+    plain = all(d == 1 for d in w.dilation)
     function = getattr(n.functional, f"avg_pool{axes}d")
-    if plain and fits:
+    if plain and w.narrow:
         return n.call(function, n[0], w.kernel, w.stride, w.begin, ceil, count)
     if plain and count and not ceil:
         return n.call(function, pad(n, n[0], w.begin, w.end), w.kernel, w.stride, [0] * axes, ceil, True)
-    return n.call(composed.average_pool, n[0], w.kernel, w.stride, w.begin, w.end, w.dilation, ceil, count)
+    return n.call(composed.average_pool, n[0], w.how(ceil), count)
 
 
 def lp_pool(n: Call) -> Value:
     """LpPool."""
-    w = _whole(n, windows(n, n.attr("kernel_shape")))
-    ceil = bool(n.attr("ceil_mode", 0))
-    p = float(n.attr("p", 2))
-    return n.call(composed.lp_pool, n[0], p, w.kernel, w.stride, w.begin, w.end, w.dilation, ceil)
+    w, ceil = _pooled(n)
+    return n.call(composed.lp_pool, n[0], float(n.attr("p", 2)), w.how(ceil))
 
 
-def _whole(n: Call, w: Windows) -> Windows:
-    """Drops windows that would begin in the padding behind, as ONNX and torch do, and refuses too many axes."""
+def _pooled(n: Call) -> tuple[Windows, bool]:
+    """The windows, and whether a last one that is not full counts; of one to three axes."""
+    w = windows(n, n.attr("kernel_shape"))
     if len(w.kernel) > 3:
         raise n.refused(f"pools over {len(w.kernel)} axes, expected one to three", "split the pool")
-    return w
+    return w, bool(n.attr("ceil_mode", 0))
 
 
 def global_pool(name: str) -> Handler:
@@ -84,9 +78,7 @@ def max_unpool(n: Call) -> Value:
     kernel = n.attr("kernel_shape")
     axes = len(kernel)
     stride, pads = n.attr("strides", [1] * axes), n.attr("pads", [0] * (2 * axes))
-    sizes: list[int | Size] | None = n.sizes(2) if n.has(2) else None
-    if n.has(2) and sizes is None:
-        return n.call(composed.max_unpool, n[0], n[1], n[2], kernel, stride, pads)
+    sizes = n.sizes(2) or n[2] if n.has(2) else None
     return n.call(composed.max_unpool, n[0], n[1], sizes, kernel, stride, pads)
 
 

@@ -16,6 +16,7 @@ from . import quantising
 from .call import Call, Handler
 from .dtypes import TORCH
 from .values import Constant, Value
+from .windows import windows
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -107,9 +108,7 @@ def _in(n: Call, value: Value, dtype: Any) -> Value:
 def _aligned(n: Call, value: Value, axis: int, block: int) -> Value:
     """A scale or zero point in a shape that broadcasts over the tensor."""
     shape = n.build.shape(value)
-    if shape is None:
-        return n.call(quantising.aligned, value, n[0], axis, block)
-    if block:
+    if shape is None or block:
         return n.call(quantising.aligned, value, n[0], axis, block)
     if math.prod(s or 0 for s in shape) == 1:
         return value if not shape else n.call(n.torch.reshape, value, [])
@@ -150,29 +149,21 @@ def qlinear_matmul(n: Call) -> Value:
 
 def qlinear_conv(n: Call) -> Value:
     """QLinearConv, exact in float64."""
-    from .windows import windows
-
     w = windows(n, [int(s or 0) for s in (n.shape(3) or ())[2:]])
     bias = bare(n[8]) if n.has(8) else None
     return n.call(
         quantising.qlinear_conv,
         *(bare(n[i]) for i in range(8)),
         bias,
-        w.stride,
-        w.begin,
-        w.end,
-        w.dilation,
-        n.attr("group", 1),
+        w.how(n.attr("group", 1))[1:],
     )
 
 
 def conv_integer(n: Call) -> Value:
     """ConvInteger, exact in float64."""
-    from .windows import windows
-
     w = windows(n, [int(s or 0) for s in (n.shape(1) or ())[2:]])
     zeros = [bare(n[i]) if n.has(i) else None for i in (2, 3)]
-    return n.call(quantising.conv_integer, n[0], n[1], *zeros, w.stride, w.begin, w.end, w.dilation, n.attr("group", 1))
+    return n.call(quantising.conv_integer, n[0], n[1], *zeros, w.how(n.attr("group", 1))[1:])
 
 
 OPERATORS: dict[str, Handler] = {

@@ -66,39 +66,33 @@ def qlinear_matmul(
     return _requantized(exact, rows * columns / aligned(y_scale, exact, -2, 0).to(torch.float64), y_zero, -2)
 
 
-def conv_integer(
-    x: Any,
-    w: Any,
-    x_zero: Any,
-    w_zero: Any,
-    stride: list[int],
-    begin: list[int],
-    end: list[int],
-    dilation: list[int],
-    group: int,
-) -> Any:
+How = tuple[list[int], list[int], list[int], list[int], int]
+"""Step, padding before and behind, distance of taps, each per axis; and groups of a convolution."""
+
+
+def conv_integer(x: Any, w: Any, x_zero: Any, w_zero: Any, how: How) -> Any:
     """ConvInteger-10: padded with the zero point, so with nothing once that is taken off."""
     import torch
 
-    exact = _convolved(_centred(x, x_zero, 1), _centred(w, w_zero, 0), (stride, begin, end, dilation, group))
+    exact = _convolved(_centred(x, x_zero, 1), _centred(w, w_zero, 0), how)
     return exact.to(torch.int32)
 
 
 def qlinear_conv(
     x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any, y_scale: Any, y_zero: Any, bias: Any,
-    stride: list[int], begin: list[int], end: list[int], dilation: list[int], group: int,
+    how: How,
 ) -> Any:  # fmt: skip
     """QLinearConv-10."""
     import torch
 
-    exact = _convolved(_centred(x, x_zero, 1), _centred(w, w_zero, 0), (stride, begin, end, dilation, group))
+    exact = _convolved(_centred(x, x_zero, 1), _centred(w, w_zero, 0), how)
     if bias is not None:
         exact = exact + aligned(bias, exact, 1, 0).to(torch.float64)
     scale = x_scale.to(torch.float64) * aligned(w_scale, exact, 1, 0).to(torch.float64) / y_scale.to(torch.float64)
     return _requantized(exact, scale, y_zero, 1)
 
 
-def _convolved(x: Any, w: Any, how: tuple[list[int], list[int], list[int], list[int], int]) -> Any:
+def _convolved(x: Any, w: Any, how: How) -> Any:
     import torch
 
     stride, begin, end, dilation, group = how

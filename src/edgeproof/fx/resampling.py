@@ -93,7 +93,7 @@ def pad(n: Call) -> Value:
         value: Any = n.attr("value", 0.0)
     else:
         pads = n.sizes(1)
-        value = 0 if not n.has(2) else n[2] if n.constant(2) is None else n.scalar(2)
+        value = n.number(2) if n.has(2) else 0
     axes = n.integers(3) if n.has(3) else None
     if pads is None or (n.has(3) and axes is None):
         return n.call(resize.padded_at_run_time, n[0], n[1], value, n[3] if n.has(3) else None, mode)

@@ -14,10 +14,8 @@ def dft(n: Call) -> Value:
     """DFT; its axis is an attribute up to opset 19, an input since."""
     axis: Any = n.attr("axis", 1)
     if n.opset >= 20:
-        axis = n[2] if n.has(2) and n.constant(2) is None else int(n.scalar(2, -2))
-    length: Any = None
-    if n.has(1):
-        length = n.scalar(1) if n.constant(1) is not None else n[1]
+        axis = n.number(2) if n.has(2) else -2
+    length = n.number(1) if n.has(1) else None
     return n.call(transformed, n[0], length, axis, bool(n.attr("inverse", 0)), bool(n.attr("onesided", 0)))
 
 
@@ -38,12 +36,9 @@ def transformed(x: Any, length: Any, axis: Any, inverse: bool, onesided: bool) -
 
 def stft(n: Call) -> Value:
     """STFT."""
-    step: Any = n.scalar(1) if n.constant(1) is not None else n[1]
     window = n[2] if n.has(2) else None
-    length: Any = None
-    if n.has(3):
-        length = n.scalar(3) if n.constant(3) is not None else n[3]
-    return n.call(short_time, n[0], step, window, length, bool(n.attr("onesided", 1)))
+    length = n.number(3) if n.has(3) else None
+    return n.call(short_time, n[0], n.number(1), window, length, bool(n.attr("onesided", 1)))
 
 
 def short_time(x: Any, step: Any, window: Any, length: Any, onesided: bool) -> Any:
@@ -66,8 +61,7 @@ def window(name: str, **settings: float) -> Handler:
 
     def handler(n: Call) -> Value:
         dtype = torch_dtype(n.torch, n.attr("output_datatype", 1), n.build.onnx_node)
-        size: Any = n.scalar(0) if n.constant(0) is not None else n[0]
-        return n.call(windowed, name, size, bool(n.attr("periodic", 1)), settings, dtype)
+        return n.call(windowed, name, n.number(0), bool(n.attr("periodic", 1)), settings, dtype)
 
     return handler
 

@@ -35,9 +35,14 @@ class Windows:
         return self.begin == self.end and all(isinstance(p, int) for p in self.begin)
 
     @property
-    def padded(self) -> bool:
-        """Whether anything is padded."""
-        return any(p != 0 for p in (*self.begin, *self.end))
+    def narrow(self) -> bool:
+        """Whether torch's pools take the padding: as `symmetric`, and at most half of the kernel."""
+        halves = zip(self.begin, self.kernel, strict=True)
+        return self.begin == self.end and all(isinstance(p, int) and p <= k // 2 for p, k in halves)
+
+    def how(self, last: Any) -> tuple[Any, ...]:
+        """All fields and one more setting, as plain values a graph can print."""
+        return (self.kernel, self.stride, self.begin, self.end, self.dilation, last)
 
 
 def windows(n: Call, kernel: Sequence[int]) -> Windows:
