@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from ..errors import InputError
 from ..files import os_error
+from ..tensorrt.header import MAGIC
 from . import Structure
 
 HEAD_BYTES = 4096
@@ -91,7 +92,7 @@ def _by_content(head: bytes, size: int) -> str:
         return "tflite"
     if head[:4] == b"GGUF":
         return "gguf"
-    if head[:4] in (b"ftrt", b"ptrt", b"vtrt"):
+    if head[:4] in MAGIC:
         return "engine"
     if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:5] in (b"<?xml", b"<net "):
         return "openvino"

@@ -14,7 +14,8 @@ from .dialect import Dialect
 
 BYTES = 36
 """How many are looked at."""
-_MAGIC = {b"ftrt": False, b"ptrt": False, b"vtrt": True}
+MAGIC = {b"ftrt": False, b"ptrt": False, b"vtrt": True}
+"""First four bytes → whether the engine is for TensorRT for RTX."""
 _BITS = ("7.5", "8.0", "8.6", "8.9", "12.0", "12.1")
 
 
@@ -44,9 +45,9 @@ def read_header(data: bytes) -> Header | None:
     Args:
         data: The engine, or its first `BYTES`.
     """
-    if len(data) < BYTES or data[:4] not in _MAGIC:
+    if len(data) < BYTES or data[:4] not in MAGIC:
         return None
-    rtx = _MAGIC[data[:4]]
+    rtx = MAGIC[data[:4]]
     version = tuple(data[24:28]) if (1 if rtx else 5) <= data[24] <= 30 else ()
     mask = int.from_bytes(data[32:36], "little") if rtx else 0
     return Header(rtx, version, tuple(c for i, c in enumerate(_BITS) if mask >> i & 1))
