@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -175,14 +176,11 @@ def _left(program: Any, settings: CoreMlSettings) -> tuple[tuple[str, str], ...]
     found = []
     for op in _mil.operators(program):
         weight = op.inputs.get("weight")
-        if weight is not None and weight.op is not None and weight.op.op_type == "const":
-            count = 1
-            for size in weight.shape:
-                count *= int(size)
-            if count >= settings.least:
-                shape = "×".join(map(str, weight.shape))
-                why = f"its weight ({shape}) stays as it is: {settings.weights}, block={settings.block} does not fit"
-                found.append((op.name, why))
+        stored = weight is not None and weight.op is not None and weight.op.op_type == "const"
+        if stored and prod(weight.shape) >= settings.least:
+            shape = "×".join(map(str, weight.shape))
+            why = f"its weight ({shape}) stays as it is: {settings.weights}, block={settings.block} does not fit"
+            found.append((op.name, why))
     return tuple(found)
 
 

@@ -16,7 +16,7 @@ import time
 import warnings
 import weakref
 from collections import defaultdict
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -145,8 +145,7 @@ class TinygradSession:
         wanted: dict[str, Any] = {"DEV": self._device, "BEAM": self._settings.beam, "PARALLEL": self._settings.workers}
         if self._settings.threads:
             wanted["NUM_CPU_THREADS"] = self._settings.threads
-        with ExitStack() as stack:
-            stack.enter_context(Context(**wanted))
+        with Context(**wanted):
             yield
 
     def _tensors(self, feeds: Feeds) -> dict[str, Any]:
