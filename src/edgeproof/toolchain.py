@@ -61,6 +61,9 @@ class Toolchain:
 CLANG = "apt-get install clang"
 """What compiles tinygrad's kernels for the processor."""
 
+CROSS_COMPILER = "apt-get install g++-aarch64-linux-gnu"
+"""What links TVM's libraries for ARM elsewhere."""
+
 TOOLCHAINS: Mapping[str, Toolchain] = {
     "openvino": Toolchain((("openvino>=2025",),), "openvino", size="250 MB"),
     "torch": Toolchain(
@@ -86,7 +89,7 @@ TOOLCHAINS: Mapping[str, Toolchain] = {
         "tvm",
         own=True,
         size="430 MB",
-        note="to link libraries for ARM, a cross compiler: apt-get install gcc-aarch64-linux-gnu",
+        note=f"to link libraries for ARM, a cross compiler: {CROSS_COMPILER}",
     ),
     "tensorrt": Toolchain(
         (("tensorrt>=10", "cuda-bindings>=12.6"),),

@@ -41,7 +41,6 @@ ARM: Mapping[str, str] = {
 
 TRIPLE = "aarch64-linux-gnu"
 LINKERS = ("aarch64-linux-gnu-g++", "aarch64-linux-gnu-gcc")
-LINKER_LINE = "apt-get install g++-aarch64-linux-gnu"
 
 SLOW = "runs as plain loops, which took about 45 times as long as ONNX Runtime on a detector"
 """What an untuned kernel costs: 1144 ms of processor time against 25.6 ms on YOLOv8n."""
@@ -271,7 +270,7 @@ def _linker(model: Model, target: Target) -> Any:
             "backend.no_linker",
             f"{model.name} on {target.name}",
             f"there is no {LINKERS[0]} to link a library for {TRIPLE}",
-            f"run '{LINKER_LINE}'",
+            f"run '{toolchain.CROSS_COMPILER}'",
         )
     make: Callable[..., Any] = cc.cross_compiler(found)
     return make
