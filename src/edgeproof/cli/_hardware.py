@@ -69,6 +69,7 @@ def page() -> str:
     jetsons = [r for r in rows if r.kind == "jetson"]
     others = [r for r in rows if r.kind not in ("jetson", "gpu")]
     gpus = [r for r in rows if r.kind == "gpu"]
+    number = {source: n for n, source in enumerate(dict.fromkeys(s for r in rows for s in r.sources), 1)}
     parts = [
         INTRO,
         "## Jetson modules\n",
@@ -121,7 +122,11 @@ def page() -> str:
             ],
         ),
         "## Notes and sources\n",
-        *(_row_sources(r) for r in rows),
+        _markdown(
+            ("device", "what else", "sources"),
+            [(f"`{r.name}`", "; ".join(r.notes), ", ".join(str(number[s]) for s in r.sources)) for r in rows],
+        ),
+        *(f"{n}. {source}" for source, n in number.items()),
     ]
     return "\n".join(parts)
 
@@ -179,11 +184,6 @@ def _dla(row: Hardware) -> str:
     if row.dla is None:
         return ""
     return f"{row.dla} × {row.dla_version}" if row.dla else "–"
-
-
-def _row_sources(row: Hardware) -> str:
-    notes = "".join(f"{n}. " for n in row.notes)
-    return f"- `{row.name}`: {notes}*{'; '.join(row.sources)}*"
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
