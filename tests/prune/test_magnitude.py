@@ -107,6 +107,11 @@ def test_what_makes_no_sense_is_refused() -> None:
         masks(model, "global", 1.0)
 
 
+def test_a_pattern_that_excludes_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="matches no node"):
+        masks(CHAIN.model(dead=False), "layer", 0.5, exclude=("nope*",))
+
+
 def test_an_excluded_layer_keeps_its_weights() -> None:
     stays, declined = masks(CHAIN.model(dead=False), "layer", 0.5, exclude=("Conv_*",))
     assert set(stays) == {"fc"}

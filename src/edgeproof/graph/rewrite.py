@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -190,6 +191,12 @@ Rule = Callable[[Editor], None]
 def label(node: ir.Node) -> str:
     """How a node is called in reports: its name, else its operator and first output."""
     return node.name or f"{node.op_type}({next((v.name for v in node.outputs if v.name), '')})"
+
+
+def answers(node: ir.Node, pattern: str) -> bool:
+    """Whether a node's name, its operator or the name of one of its outputs matches a pattern with ``*`` and ``?``."""
+    names = (label(node), node.op_type, *(v.name or "" for v in node.outputs))
+    return any(fnmatchcase(name, pattern) for name in names)
 
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:

@@ -34,7 +34,7 @@ class PruneWeights:
         """Zero weights.
 
         Raises:
-            InputError: prune.pattern, prune.sparsity.
+            InputError: prune.pattern, prune.sparsity, prune.exclude.
         """
         exclude = tuple(p.strip() for p in self.exclude.split(",") if p.strip())
         stays, declined = masks(model, self.pattern, self.sparsity, exclude=exclude)

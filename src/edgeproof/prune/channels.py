@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..graph.cost import Layer, cost_of
-from ..graph.rewrite import label
+from ..graph.rewrite import answers, label
 from ..graph.shapes import Shape, Shaped, shaped
 from ..model import Model
 from .atoms import Atoms, Labels
@@ -227,14 +226,21 @@ def _shapes(graph: ir.Graph) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def excluded(graph: ir.Graph, pattern: str) -> list[ir.Node]:
+    """The nodes that a pattern leaves alone.
+
+    Raises:
+        InputError: prune.exclude, when there is none.
+    """
+    held = [n for n in graph if answers(n, pattern)]
+    if not held:
+        raise InputError("prune.exclude", pattern, "matches no node", "name a node or an operator; * and ? match")
+    return held
+
+
 def _exclude(graph: ir.Graph, t: Trace, patterns: Sequence[str]) -> None:
     for pattern in patterns:
-        held = [
-            n for n in graph if any(fnmatchcase(x, pattern) for x in (label(n), n.op_type, n.outputs[0].name or ""))
-        ]
-        if not held:
-            raise InputError("prune.exclude", pattern, "matches no node", "name a node or an operator; * and ? match")
-        for node in held:
+        for node in excluded(graph, pattern):
             for value in node.outputs:
                 for labels in t.axes_of(value):
                     t.stay(labels, f"excluded by {pattern!r}")

@@ -10,7 +10,6 @@ Source: NVIDIA TensorRT developer guide, structured sparsity: for weights [K, C,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from ..errors import InputError, did_you_mean
 from ..graph.rewrite import array, label
 from ..model import Model, attribute
+from .channels import excluded
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -46,7 +46,7 @@ def masks(
         The masks, and (layer, why) for those without.
 
     Raises:
-        InputError: prune.pattern, prune.sparsity.
+        InputError: prune.pattern, prune.sparsity, prune.exclude.
     """
     if pattern not in PATTERNS:
         raise InputError("prune.pattern", pattern, "is unknown", did_you_mean(pattern, PATTERNS))
@@ -57,8 +57,11 @@ def masks(
     found: dict[str, NDArray[Any]] = {}
     axes: dict[str, int] = {}
     declined: list[tuple[str, str]] = []
+    whole = {node: f"excluded by {text!r}" for text in exclude for node in excluded(model.graph.graph, text)}
     for node in model.graph.graph:
-        weight, why = _weight(node, exclude)
+        weight, why = _weight(node)
+        if weight is not None and node in whole:
+            weight, why = None, whole[node]
         if weight is None:
             declined += [(label(node), why)] if why else []
             continue
@@ -142,7 +145,7 @@ def _set(value: ir.Value, mask: NDArray[np.bool_]) -> None:
         producer.attributes["value"] = ir.AttrTensor("value", made)
 
 
-def _weight(node: ir.Node, exclude: tuple[str, ...]) -> tuple[tuple[str, NDArray[Any]] | None, str]:
+def _weight(node: ir.Node) -> tuple[tuple[str, NDArray[Any]] | None, str]:
     """Name and array of a layer's weight, or why it has none; no reason for what is no layer."""
     if node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul") or node.domain not in ("", "ai.onnx"):
         return None, ""
@@ -152,9 +155,6 @@ def _weight(node: ir.Node, exclude: tuple[str, ...]) -> tuple[tuple[str, NDArray
         return None, "" if node.op_type == "MatMul" else "its weight is computed"
     if held.dtype.kind != "f":
         return None, f"its weight is {held.dtype.name}; expected floats"
-    for pattern in exclude:
-        if any(fnmatchcase(text, pattern) for text in (label(node), node.op_type, value.name or "")):
-            return None, f"excluded by {pattern!r}"
     return (value.name or "", held), ""
 
 

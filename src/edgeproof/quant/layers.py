@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..graph.rewrite import answers
 from ..model import attribute
 from ..target import QuantScheme
 from .numerics import QParams
@@ -137,7 +137,7 @@ def _bias(node: ir.Node, channels: int) -> NDArray[np.float32] | str | None:
 def kept(node: ir.Node, scope: Scope) -> str | None:
     """The reason why the user's settings leave a node in float, if they do."""
     for pattern in scope.keep:
-        if any(fnmatchcase(n, pattern) for n in (node.name or "", node.op_type, *(o.name or "" for o in node.outputs))):
+        if answers(node, pattern):
             return f"kept in float by the setting keep={pattern}"
     if scope.ops and node.op_type not in scope.ops:
         return f"not among the operators of the setting ops={','.join(scope.ops)}"
