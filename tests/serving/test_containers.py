@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import zipfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -81,11 +82,24 @@ def test_no_secret_is_in_the_folder(tmp_path):
 def test_a_wheel_of_ones_own_is_installed_instead(tmp_path):
     given = cargo(tmp_path)
     wheel = tmp_path / "onnxruntime_gpu-1.23.0-cp311-cp311-linux_aarch64.whl"
-    wheel.write_bytes(b"wheel")
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("onnxruntime/__init__.py", "")
+    made = wheel.read_bytes()
     write_container(Cargo(given.manifest, given.bundle, given.keys, [wheel]), tmp_path / "out", Container("jetson"))
     assert "onnxruntime-gpu==1.23.0\n" in (tmp_path / "out" / "requirements.txt").read_text()
     assert "--find-links" in (tmp_path / "out" / "Dockerfile").read_text()
-    assert (tmp_path / "out" / "wheels" / wheel.name).read_bytes() == b"wheel"
+    assert (tmp_path / "out" / "wheels" / wheel.name).read_bytes() == made
+
+
+@pytest.mark.parametrize("name", ["onnxruntime.whl", "onnxruntime-1.24.1-cp311-cp311-linux_aarch64.whl"])
+def test_what_is_no_wheel_is_refused_before_anything_is_written(tmp_path, name):
+    given = cargo(tmp_path)
+    (tmp_path / name).write_bytes(b"not a ZIP")
+    with pytest.raises(InputError, match="is no wheel"):
+        write_container(
+            Cargo(given.manifest, given.bundle, given.keys, [tmp_path / name]), tmp_path / "out", Container("jetson")
+        )
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_board_without_a_fitting_python_is_refused(tmp_path):

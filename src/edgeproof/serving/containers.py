@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import json
 import shlex
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import InputError, UnsupportedError
-from ..files import write_text
+from ..files import plain, write_text
 from ..manifest import Manifest, in_range
 from . import copied, new_folder, written
 from .pins import pins
@@ -31,6 +32,8 @@ ROOT = "/var/lib/edgeproof"
 GPU_RUNTIME = "onnxruntime-gpu==1.23.2"
 """The last ONNX Runtime on PyPI that is built for CUDA 12; later ones want CUDA 13."""
 OPENVINO_RUNTIME = "onnxruntime-openvino==1.24.1"
+_PARTS = 5
+"""Of a wheel's name, at least. Source: PyPA, *Binary distribution format*."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,8 @@ def write_container(cargo: Cargo, out: Path, settings: Container) -> tuple[Path,
         The files written.
 
     Raises:
-        InputError: serving.exists, serving.setting, serving.keys, serving.device, serving.runtime, files.*.
+        InputError: serving.exists, serving.setting, serving.keys, serving.wheel, serving.device, serving.runtime,
+            files.*.
         UnsupportedError: serving.format, serving.jetpack, serving.not_installed.
     """
     device = _checked(cargo, settings)
@@ -277,6 +281,10 @@ def _checked(cargo: Cargo, settings: Container) -> str:
     if not cargo.keys:
         hint = "give --key of the product line"
         raise InputError("serving.keys", manifest.label, "would be installed by a device that believes nobody", hint)
+    for wheel in cargo.wheels:
+        if len(wheel.name.split("-")) < _PARTS or wheel.suffix != ".whl" or not zipfile.is_zipfile(plain(wheel)):
+            hint = "give the file under the name that it was built with, NAME-VERSION-PYTHON-ABI-PLATFORM.whl"
+            raise InputError("serving.wheel", str(wheel), "is no wheel, or a damaged one", hint)
     for key, low, high in (("port", 1, 65535), ("user", 1, 2**31 - 1), ("threads", 0, 4096)):
         value = getattr(settings, key)
         if not low <= value <= high:
