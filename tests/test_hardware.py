@@ -22,16 +22,14 @@ from edgeproof.hardware import (
     check,
     check_model,
     demand_of,
-    detect,
     find,
-    installed,
-    installed_jetpack,
     jetpacks,
     knows,
     names,
     plan,
     refusals,
 )
+from edgeproof.machine import detect, installed, installed_jetpack
 from edgeproof.model import Model
 from edgeproof.quant.schemes import SCHEMES, TENSORRT
 from edgeproof.target import Target

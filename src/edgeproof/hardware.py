@@ -24,7 +24,6 @@ GIB = 1 << 30
 DLA_PRECISIONS = ("fp16", "int8")
 """What a DLA computes in. Source: TensorRT Developer Guide, Working with DLA."""
 _DLA = re.compile(r"dla(\d+)?")
-_NUMBER = re.compile(r"p\d{4}-\d{4}")
 _NEEDS = {
     "fp8": "compute capability 8.9 (Ada) or later",
     "fp4": "compute capability 10.0 (Blackwell) or later",
@@ -318,48 +317,6 @@ def same_version(one: str, other: str) -> bool:
     return all(a == b for a, b in zip(one.split("."), other.split("."), strict=False))
 
 
-def detect(root: Path = Path("/")) -> Hardware | None:
-    """The device that this is, by its device tree or its processor.
-
-    Args:
-        root: Where ``proc`` is.
-
-    Returns:
-        None for a machine of which nothing is known.
-    """
-    tree = root / "proc/device-tree"
-    text = "\n".join(_read(p).replace("\0", "\n") for p in (tree / "compatible", tree / "model"))
-    about = f"{text}\n{_read(root / 'proc/cpuinfo')}"
-    rows = [(row, m) for row in catalogue().values() for m in row.match]
-    for row, match in sorted(rows, key=lambda r: not _NUMBER.fullmatch(r[1])):
-        if all(part in about for part in match.split(" & ")):
-            return row
-    return None
-
-
-def installed_jetpack(root: Path = Path("/")) -> JetPack | None:
-    """The JetPack of this machine, by its Jetson Linux version or Debian's record of ``nvidia-jetpack``.
-
-    Source: the first line of ``/etc/nv_tegra_release``, as in ``# R36 (release), REVISION: 4.3, …``.
-    """
-    release = re.match(r"# R(\d+) \(release\), REVISION: ([\d.]+)", _read(root / "etc/nv_tegra_release"))
-    l4t = f"{release[1]}.{release[2]}" if release else ""
-    version = installed("nvidia-jetpack", root).partition("+")[0].partition("-")[0]
-    for pack in jetpacks():
-        if l4t in pack.l4t or (version and version == pack.version):
-            return pack
-    return None
-
-
-def installed(package: str, root: Path = Path("/")) -> str:
-    """The version of an installed Debian package, from dpkg's own record; empty when it is not installed."""
-    for entry in _read(root / "var/lib/dpkg/status").split("\n\n"):
-        lines = entry.splitlines()
-        if f"Package: {package}" in lines and "Status: install ok installed" in lines:
-            return next((line.partition(": ")[2] for line in lines if line.startswith("Version: ")), "")
-    return ""
-
-
 def _dla_refusals(hardware: Hardware, core: int, demand: Demand) -> list[str]:
     title, count = hardware.title, hardware.dla
     if count is None and hardware.kind != "jetson":
@@ -439,10 +396,3 @@ def _device(name: str, row: Mapping[str, Any], rows: Any, packs: Mapping[str, Je
         notes=tuple(row.get("notes", ())),
         sources=tuple(rows["sources"][s] for s in sources),
     )
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import hardware, registry, toolchain
+from . import hardware, machine, registry, toolchain
 from .errors import InputError, UnsupportedError, did_you_mean
 from .model import Model
 from .protocols import Backend, Planning, Session
@@ -137,7 +137,7 @@ def _of_hardware(planned: Target, settings: Mapping[str, Any], *, run: bool) -> 
     if not run:
         return planned.with_settings(settings)
     assert planned.hardware is not None
-    if hardware.detect() != planned.hardware:
+    if machine.detect() != planned.hardware:
         raise UnsupportedError(
             "target.not_here",
             planned.name,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from ..hardware import GIB, Hardware, JetPack, catalogue, detect, find, installed_jetpack, jetpacks, plan
+from ..hardware import GIB, Hardware, JetPack, catalogue, find, jetpacks, plan
+from ..machine import detect, installed_jetpack
 from .show import Show
 
 INTRO = """\
@@ -124,7 +125,10 @@ def page() -> str:
         "## Notes and sources\n",
         _markdown(
             ("device", "what else", "sources"),
-            [(f"`{r.name}`", "; ".join(r.notes), ", ".join(str(number[s]) for s in r.sources)) for r in rows],
+            [
+                (f"`{r.name}`", "; ".join(r.notes), ", ".join(map(str, sorted(number[s] for s in r.sources))))
+                for r in rows
+            ],
         ),
         *(f"{n}. {source}" for source, n in number.items()),
     ]
