@@ -92,14 +92,16 @@ def of_edgeproof(model: Any) -> Callable[..., Any]:
     from edgeproof import fx
     from edgeproof.model import Model
 
-    return fx.import_model(Model.of(ir.from_proto(model), "test")).module  # type: ignore[no-any-return]
+    module: Callable[..., Any] = fx.import_model(Model.of(ir.from_proto(model), "test")).module
+    return module
 
 
 def of_onnx2torch(model: Any) -> Callable[..., Any]:
     """onnx2torch."""
     import onnx2torch
 
-    return onnx2torch.convert(model).eval()  # type: ignore[no-any-return]
+    module: Callable[..., Any] = onnx2torch.convert(model).eval()
+    return module
 
 
 TOOLS = {"edgeproof": of_edgeproof, "onnx2torch": of_onnx2torch}
@@ -144,13 +146,9 @@ def run(tool: str, zoo: Path | None, only: str) -> list[Result]:
 
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
-    found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for test in tests(zoo):
-            if only in test.name and in_scope(test):
-                found.append(tried(test, TOOLS[tool]))  # noqa: PERF401
-    return found
+        return [tried(test, TOOLS[tool]) for test in tests(zoo) if only in test.name and in_scope(test)]
 
 
 def table(files: list[Path]) -> str:

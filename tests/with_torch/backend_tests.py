@@ -46,13 +46,12 @@ def _operator(model: Any) -> str:
 
 def _stored(folder: Path) -> Iterator[tuple[list[Any], list[Any]]]:
     for data in sorted(folder.glob("test_data_set_*")):
-        yield tuple(  # type: ignore[misc]
-            [
-                onnx.numpy_helper.to_array(onnx.TensorProto.FromString((data / f"{side}_{i}.pb").read_bytes()))
-                for i in range(len(list(data.glob(f"{side}_*.pb"))))
-            ]
-            for side in ("input", "output")
-        )
+        yield _side(data, "input"), _side(data, "output")
+
+
+def _side(data: Path, side: str) -> list[Any]:
+    files = [data / f"{side}_{i}.pb" for i in range(len(list(data.glob(f"{side}_*.pb"))))]
+    return [onnx.numpy_helper.to_array(onnx.TensorProto.FromString(f.read_bytes())) for f in files]
 
 
 def in_scope(test: BackendTest) -> bool:

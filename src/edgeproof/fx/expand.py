@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedError
+from ..graph.opset import opset_of
 from ..graph.rewrite import graphs, label
 from ..graph.shapes import infer
 from ..model import Model
@@ -38,7 +39,7 @@ def expanded(graph: ir.Model) -> ir.Model:
     while any(_wanted(n) for g in graphs(graph.graph) for n in g):
         facts = infer(Model.of(graph, ""))
         graph = graph.clone()
-        opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 1))
+        opset = opset_of(graph)
         for node in [n for g in graphs(graph.graph) for n in g if _wanted(n)]:
             function = ir.from_proto(_definition(node, opset, facts, f"{node.op_type}_{len(graph.functions)}"))
             node.domain, node.op_type = function.domain, function.name

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, UnsupportedError, did_you_mean
-from ..graph.opset import raised
+from ..graph.opset import opset_of, raised
 from ..graph.rewrite import graphs, label, subgraphs
 from ..graph.shapes import infer
 from ..model import Model, TensorSpec
@@ -137,7 +137,7 @@ def _require_fixed(model: Model) -> None:
 def _prepared(model: Model) -> ir.Model:
     """The graph at an opset that is claimed, with its functions inlined."""
     graph = model.graph
-    opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", OLDEST))
+    opset = opset_of(graph, OLDEST)
     if graph.functions or opset < OLDEST:
         graph = graph.clone()
     if opset < OLDEST:
@@ -230,7 +230,14 @@ class _Importer:
             raise self._unclaimed(node)
         inputs = tuple(None if v is None else known.get(v.name or "") for v in node.inputs)
         call = Call(
-            node, self.build, self._opset(), inputs, self.options, self.stored.__contains__, known, self._subgraph
+            node,
+            self.build,
+            opset_of(self.graph, OLDEST),
+            inputs,
+            self.options,
+            self.stored.__contains__,
+            known,
+            self._subgraph,
         )
         made = handler(call)
         values = list(made) if isinstance(made, Sequence) else [made]
@@ -241,10 +248,6 @@ class _Importer:
     def _subgraph(self, graph: ir.Graph, inputs: Sequence[Value], outside: dict[str, Value]) -> tuple[Value, ...]:
         inner = {**outside, **{v.name or "": x for v, x in zip(graph.inputs, inputs, strict=True)}}
         return self._walk(graph, inner)
-
-    def _opset(self) -> int:
-        imports = self.graph.opset_imports
-        return int(imports.get("", imports.get("ai.onnx", OLDEST)))
 
     def _with_facts(self, name: str, value: Value) -> Value:
         """A tensor with what inference says where torch's dry run said nothing."""

@@ -11,6 +11,11 @@ IR_VERSIONS = ((25, 13), (24, 12), (23, 11), (21, 10), (19, 9), (15, 8))
 """(opset, IR version that came with it): a checker refuses an opset that is newer than the file's format."""
 
 
+def opset_of(graph: ir.Model, default: int = 1) -> int:
+    """Version of the default operator set, by either of its names; ``default`` where a graph says none."""
+    return int(graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", default)))
+
+
 def raised(graph: ir.Model, opset: int) -> ir.Model | str:
     """The graph at an opset, converted by ONNX itself; or why that could not be done, as the end of a sentence.
 
@@ -20,8 +25,7 @@ def raised(graph: ir.Model, opset: int) -> ir.Model | str:
     """
     import onnx_ir as ir
 
-    have = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", opset))
-    if have >= opset:
+    if opset_of(graph, opset) >= opset:
         return graph
     import onnx
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..errors import UnsupportedError, did_you_mean
 from ..graph.constants import Constants
 from ..graph.example_shape import example_shape
+from ..graph.opset import opset_of
 from ..graph.quantised import BLOCKED_FORM, OPERATOR_FORM, coded
 from ..graph.rewrite import label, subgraphs
 from ..graph.shapes import infer
@@ -129,7 +130,7 @@ def _begin(model: Model, half: bool, dynamic: bool) -> tuple[Lowering, ir.Graph]
             shapes[value] = tuple(int(d) for d in shape)
     spelled.join(clone.graph)  # shapes come first: ONNX knows Gelu from opset 20 on only
     _shape_all(clone.graph, shapes)
-    opset = clone.opset_imports.get("", clone.opset_imports.get("ai.onnx", 1))
+    opset = opset_of(clone)
     low = Lowering(shapes, dtypes, coded(clone.graph), _finder(clone), half, dynamic, opset)
     low.names.update(v.name or "" for v in clone.graph.inputs)
     for node in clone.graph:
