@@ -33,7 +33,7 @@ class Suppression:
     Attributes:
         boxes: Tensor [N, B, 4]; the same name as ``scores`` where one tensor [N, 4 + C, B] or [N, B, 4 + C] has both.
         scores: Tensor [N, B, C].
-        most: Detections per image, at most.
+        max_boxes: Detections per image, at most.
         iou: Boxes that overlap a better one by more are dropped.
         score: Boxes with less are dropped.
         centre: Boxes are centre, width and height instead of two corners.
@@ -41,9 +41,9 @@ class Suppression:
         sigmoid: Scores are logits.
     """
 
-    boxes: str
-    scores: str
-    most: int = 100
+    boxes: str = ""
+    scores: str = ""
+    max_boxes: int = 100
     iou: float = 0.5
     score: float = 0.25
     centre: bool = False
@@ -93,7 +93,7 @@ def _plugin(chain: _Chain, boxes: ir.Value, scores: ir.Value, wanted: Suppressio
             "plugin_version": "1",
             "score_threshold": float(wanted.score),
             "iou_threshold": float(wanted.iou),
-            "max_output_boxes": wanted.most,
+            "max_output_boxes": wanted.max_boxes,
             "background_class": -1,
             "score_activation": int(wanted.sigmoid),
             "class_agnostic": int(wanted.agnostic),
@@ -104,7 +104,12 @@ def _plugin(chain: _Chain, boxes: ir.Value, scores: ir.Value, wanted: Suppressio
         name=chain.editor.fresh("nms"),
     )
     chain.editor.model.graph.append(node)
-    shapes: tuple[list[Any], ...] = ([batch, 1], [batch, wanted.most, 4], [batch, wanted.most], [batch, wanted.most])
+    shapes: tuple[list[Any], ...] = (
+        [batch, 1],
+        [batch, wanted.max_boxes, 4],
+        [batch, wanted.max_boxes],
+        [batch, wanted.max_boxes],
+    )
     types = (ir.DataType.INT32, dtype, dtype, ir.DataType.INT32)
     for value, shape, kind in zip(node.outputs, shapes, types, strict=True):
         value.shape, value.dtype = ir.Shape(shape), kind
@@ -115,7 +120,7 @@ def _standard(chain: _Chain, boxes: ir.Value, scores: ir.Value, wanted: Suppress
     """Suppress per class, lay the survivors' scores out densely, and take the best of them per image."""
     import onnx_ir as ir
 
-    k, batch = wanted.most, _batch(boxes)
+    k, batch = wanted.max_boxes, _batch(boxes)
     dtype: ir.DataType = boxes.dtype or ir.DataType.FLOAT
     boxes, scores = (chain.add("Cast", v, to=int(ir.DataType.FLOAT)) for v in (boxes, scores))
     if wanted.centre:
@@ -229,7 +234,7 @@ def _find(editor: Editor, name: str) -> ir.Value:
 
 def _check(wanted: Suppression) -> None:
     for name, value, good, expected in (
-        ("max_boxes", wanted.most, wanted.most > 0, "at least 1"),
+        ("max_boxes", wanted.max_boxes, wanted.max_boxes > 0, "at least 1"),
         ("iou", wanted.iou, 0 < wanted.iou <= 1, "a number above 0, at most 1"),
         ("score", wanted.score, 0 <= wanted.score < 1, "a number from 0, below 1"),
     ):
