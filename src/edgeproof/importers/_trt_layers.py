@@ -119,16 +119,12 @@ def layers_of_text(lines: Iterable[str]) -> tuple[LayerTime, ...]:
             kind = m["kind"] or ("DLA" if m["place"] == "Dla" else "")
             parts[m["name"]] = LayerTime(m["name"], kind, m["place"].upper(), "", ())
     found = layers_of_json(json.dumps({"Layers": told})) or tuple(verbose) or tuple(parts.values())
-    return tuple(replace(x, device="DLA") if _on_dla(x, parts) else x for x in _unique(found))
+    dla = {name for name, part in parts.items() if part.device == "DLA"}
+    return tuple(replace(x, device="DLA") if x.name in dla else x for x in _unique(found))
 
 
 def _of(layer: Layer) -> LayerTime:
-    place = "DLA" if layer.kind == "DLA" else "GPU"
-    return LayerTime(layer.name, layer.kind, place, layer.precision, (), layer.tactic)
-
-
-def _on_dla(layer: LayerTime, parts: dict[str, LayerTime]) -> bool:
-    return layer.op == "DLA" or (layer.name in parts and parts[layer.name].device == "DLA")
+    return LayerTime(layer.name, layer.kind, layer.place, layer.precision, (), layer.tactic)
 
 
 def _tensors(rest: str) -> dict[str, Any]:

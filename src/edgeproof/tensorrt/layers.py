@@ -65,6 +65,16 @@ class Layer:
     constants: tuple[str, ...] = ()
 
     @property
+    def label(self) -> str:
+        """The model's nodes that it stands for; TensorRT's name where it tells none."""
+        return " + ".join(self.nodes) or self.name
+
+    @property
+    def place(self) -> str:
+        """Where it runs: the inspector calls what a DLA core executes a layer of type ``DLA``."""
+        return "DLA" if self.kind == "DLA" else "GPU"
+
+    @property
     def precision(self) -> str:
         """Of its first output."""
         return self.outputs[0] if self.outputs else ""
@@ -131,7 +141,7 @@ def placement(layers: Sequence[Layer], device: str, fallbacks: Sequence[tuple[st
         fallbacks: (node, why) for what does not run where it was asked to.
         source: Which record it was read from.
     """
-    nodes = tuple((" + ".join(layer.nodes) or layer.name, layer.kind, device, layer.precision) for layer in layers)
+    nodes = tuple((layer.label, layer.kind, device, layer.precision) for layer in layers)
     return Placement(nodes, tuple(fallbacks), source)
 
 
@@ -162,15 +172,15 @@ def _of_json(item: Any) -> Layer:
     return Layer(
         str(item.get("Name", "")),
         str(item.get("LayerType", "")),
-        types_known(tensors["Inputs"]),
-        types_known(tensors["Outputs"]),
+        _known(tensors["Inputs"]),
+        _known(tensors["Outputs"]),
         tuple(_NODE.findall(str(item.get("Metadata", "")))),
         str(item.get("TacticName", "")),
-        types_known(tensors["Constants"]),
+        _known(tensors["Constants"]),
     )
 
 
-def types_known(types: Iterable[str]) -> tuple[str, ...]:
+def _known(types: Iterable[str]) -> tuple[str, ...]:
     """Types that are told; an engine built without layer information tells none."""
     return tuple(t for t in types if t)
 

@@ -177,12 +177,12 @@ class EngineSession:
     def placement(self) -> Placement:
         """Which layer runs on the GPU or the DLA, in which precision, as the engine's inspector says."""
         layers = self._layers()
-        nodes = tuple((" + ".join(x.nodes) or x.name, x.kind, place(x), x.precision) for x in layers)
+        nodes = tuple((x.label, x.kind, x.place, x.precision) for x in layers)
         fallbacks: tuple[tuple[str, str], ...] = ()
         if self._target.device.startswith("dla"):
-            left = [x for x in layers if place(x) == "GPU" and not x.moves]
+            left = [x for x in layers if x.place == "GPU" and not x.moves]
             why = f"asked for {self._target.device}; the DLA compiler did not take it, and it ran on the GPU"
-            fallbacks = tuple((" + ".join(x.nodes) or x.name, why) for x in left)
+            fallbacks = tuple((x.label, why) for x in left)
         return Placement(nodes, fallbacks, "TensorRT engine inspector")
 
     def close(self) -> None:
@@ -358,17 +358,10 @@ class EngineSession:
         return InputError("session.feeds", self._model.name, problem, "check the data's shape, dtype and preprocessing")
 
 
-def place(layer: Layer) -> str:
-    """Where a layer runs: the inspector calls what a DLA core executes a layer of type ``DLA``."""
-    return "DLA" if layer.kind == "DLA" else "GPU"
-
-
 def _layer_time(name: str, layer: Layer | None, spent: Sequence[int]) -> LayerTime:
     if layer is None:
         return LayerTime(name, "", "GPU", "", tuple(spent))
-    return LayerTime(
-        " + ".join(layer.nodes) or name, layer.kind, place(layer), layer.precision, tuple(spent), layer.tactic
-    )
+    return LayerTime(layer.label, layer.kind, layer.place, layer.precision, tuple(spent), layer.tactic)
 
 
 def _numpy_type(name: str, tensor: str, model: Model) -> np.dtype[Any]:
