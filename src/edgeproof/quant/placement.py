@@ -28,6 +28,7 @@ from ..model import attribute
 from ..target import QuantScheme
 from .expand import expand
 from .layers import Layer, Scope, constant, kept, label, layer
+from .patterns import attention, excites
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -105,7 +106,7 @@ def _plan(graph: ir.Graph, scheme: QuantScheme, scope: Scope, spelled: frozenset
             result.declined.append((label(node), "first or last layer, kept in float by the setting first_last=false"))
     result.declined += _nested(graph, scheme)
     result.roles = dict.fromkeys(result.layers, "layer")
-    result.roles.update(dict.fromkeys(_attention(nodes, scheme, scope), "attention"))
+    result.roles.update(dict.fromkeys(attention(nodes, scheme, scope), "attention"))
     _spread(nodes, result, scheme, scope, spelled)
     _tensors(nodes, result, scheme)
     return result
@@ -177,27 +178,6 @@ def _ends(nodes: Sequence[ir.Node], layers: dict[ir.Node, Layer]) -> list[ir.Nod
     return [n for n in layers if n not in behind or n not in ahead]
 
 
-def _attention(nodes: Sequence[ir.Node], scheme: QuantScheme, scope: Scope) -> list[ir.Node]:
-    """q·kᵀ and p·v of every attention: what a Softmax reads, past scale and mask, and what reads it."""
-    found: list[ir.Node] = []
-    for node in nodes if scheme.attention else ():
-        if node.op_type != "Softmax" or node.domain not in ("", "ai.onnx"):
-            continue
-        scores, value = None, node.inputs[0]
-        for _ in range(4):  # scale, mask, and a reshape on either side of them
-            maker = value.producer() if value is not None else None
-            if maker is None or maker.op_type == "MatMul":
-                scores = maker
-                break
-            value = next((v for v in maker.inputs if v is not None and constant(v) is None), None)
-        readers = [u.node for u in node.outputs[0].uses() if u.node.op_type == "MatMul" and u.idx == 0]
-        pair = [n for n in (scores, *readers) if n is not None]
-        plain = all(constant(v) is None for n in pair for v in n.inputs if v is not None)
-        if scores is not None and readers and plain and not any(kept(n, scope) for n in pair):
-            found += pair
-    return found
-
-
 def _nested(graph: ir.Graph, scheme: QuantScheme) -> list[tuple[str, str]]:
     """Operators of the scheme inside loops and branches, which stay in float."""
     inside = (n for n in graph.all_nodes() if n.graph is not graph and n.op_type in scheme.ops)
@@ -243,19 +223,11 @@ def _role(node: ir.Node, scheme: QuantScheme, scope: Scope) -> Role | None:
         return "rescale"
     if node.op_type in (*scheme.follow, *scheme.expand) and not kept(node, scope) and _quantisable_constants(node):
         return "follow"
-    if scheme.excite and not kept(node, scope) and _excites(node):
+    if scheme.excite and not kept(node, scope) and excites(node):
         return "follow"
     if node.op_type in scheme.share and not kept(node, Scope(keep=scope.keep)) and _moves_only(node):
         return "share"
     return None
-
-
-def _excites(node: ir.Node) -> bool:
-    """Whether a product has a factor per channel: one operand [N, C, 1, 1], the other a map."""
-    if node.op_type != "Mul" or any(v is None or v.shape is None or len(v.shape) != 4 for v in node.inputs):
-        return False
-    flat = [v is not None and v.shape is not None and tuple(v.shape[2:]) == (1, 1) for v in node.inputs]
-    return flat[0] != flat[1] and all(v is not None and constant(v) is None for v in node.inputs)
 
 
 def rescale_factor(node: ir.Node) -> float | None:
@@ -342,7 +314,7 @@ def _tensors(nodes: Sequence[ir.Node], result: Plan, scheme: QuantScheme) -> Non
         inputs = [v for v in data_inputs(node, role) if v.name not in floats]
         for value in inputs:
             result.tensors.setdefault(value.name or "", value)
-        if role == "follow" and scheme.excite and _excites(node):  # who else reads them gets the same codes
+        if role == "follow" and scheme.excite and excites(node):  # who else reads them gets the same codes
             result.integer.update(v.name or "" for v in inputs)
         if role in ("share", "rescale"):
             factor = 1.0 if role == "share" else rescale_factor(node) or 1.0
