@@ -54,6 +54,7 @@ class Table:
         otherwise: What becomes of an operator that is not listed.
         operators: Operator (``domain:Operator`` outside ONNX's own) → precision → what becomes of it.
         unfinished: Precisions in which not every operator was asked for.
+        release: Major version of the runtime, where devices hold others; 0 where none is meant.
     """
 
     runtime: str
@@ -63,6 +64,7 @@ class Table:
     otherwise: State
     operators: Mapping[str, Mapping[str, Entry]]
     unfinished: tuple[str, ...] = ()
+    release: int = 0
 
     def entry(self, operator: str, precision: Precision) -> Entry:
         """What becomes of an operator.
@@ -136,7 +138,8 @@ def _read(path: Path) -> Table:
     }
     title = value.get("title") or value["runtime"]
     unfinished = tuple(value.get("unfinished", ()))
-    return Table(value["runtime"], title, kind, words, value.get("otherwise", "unknown"), operators, unfinished)
+    otherwise, release = value.get("otherwise", "unknown"), value.get("release", 0)
+    return Table(value["runtime"], title, kind, words, otherwise, operators, unfinished, release)
 
 
 def _entry(cell: Iterable[Any]) -> Entry:

@@ -47,8 +47,6 @@ REMEDIES: Mapping[str, str] = {
 """Operator → the pass that does away with it."""
 FIXED = ("litert:cpu", "ncnn:cpu", "executorch:xnnpack", "coreml:all")
 """Runtimes whose files are built for fixed shapes."""
-TENSORRT = 10
-"""Major version that the published list of TensorRT's operators is about."""
 _ELSEWHERE = 4
 """How many other runtimes a hint names."""
 
@@ -146,13 +144,13 @@ def _notes(model: Model, target: str, table: Table, shapes: Mapping[str, Shape])
     if left and table.runtime in FIXED:
         flags = " ".join(f"--shape {s.name}={example_shape(s, model.outputs)}" for s in left)
         notes.append(f"files for it have fixed shapes, and inputs of this model are open: build with {flags}")
-    if table.runtime == "tensorrt" and hardware.knows(target):
+    if table.release and hardware.knows(target):
         row = hardware.find(target)
         has = next((p.tensorrt for p in reversed(row.jetpacks) if p.tensorrt), "")
-        if has and int(has.partition(".")[0]) < TENSORRT:
+        if has and int(has.partition(".")[0]) < table.release:
             notes.append(
-                f"the list is that of TensorRT {TENSORRT}, and the last JetPack for {row.name} has TensorRT {has}, "
-                "which may lack some of it: build on the device, which tells"
+                f"the list is that of TensorRT {table.release}, and the last JetPack for {row.name} has "
+                f"TensorRT {has}, which may lack some of it: build on the device, which tells"
             )
     return tuple(notes)
 
