@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from .show import Show
 
 if TYPE_CHECKING:
+    from ..support import State
     from ..support.nodes import NodeSupport, Support
 
-TITLES = (("fails", "fail"), ("falls back", "fall back"), ("unknown", "are not known"))
+TITLES: tuple[tuple[State, str], ...] = (("fails", "fail"), ("falls back", "fall back"), ("unknown", "are not known"))
 NAMED = 3
 SHOWN = 12
 
@@ -25,7 +26,7 @@ def show_support(found: Support, show: Show, *, everything: bool) -> None:
     """
     counts = found.counts
     parts = [f"{counts['runs']} of {len(found.nodes)} nodes run as asked"]
-    parts += [f"{counts[state]} {verb}" for state, verb in TITLES if counts[state]]  # type: ignore[index]
+    parts += [f"{counts[state]} {verb}" for state, verb in TITLES if counts[state]]
     show.text()
     show.text(f"On {found.target}: {', '.join(parts)}")
     show.wrapped(f"{found.kind}: {found.source}", indent=2)

@@ -130,7 +130,8 @@ def matmul(t: Trace, node: ir.Node) -> None:
 def _matrix(t: Trace, node: ir.Node, index: int, roles: tuple[Role, Role]) -> Axes:
     """Atoms of a factor of a matrix product; the roles are those of its last two axes where it is a weight."""
     rank = len(t.dims(node.inputs[index]))
-    each: list[Role] = [*["data"] * (rank - 2), *roles]  # type: ignore[list-item]
+    batch: Role = "data"
+    each = (*(batch,) * (rank - 2), *roles)
     return [t.axis(node, index, i, each[i]) for i in range(rank)]
 
 

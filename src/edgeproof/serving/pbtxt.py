@@ -35,8 +35,7 @@ def pbtxt(message: Mapping[str, Value]) -> str:
 
 def _lines(message: Mapping[str, Value], indent: str) -> Iterator[str]:
     for name, value in message.items():
-        many = isinstance(value, Sequence) and not isinstance(value, str)
-        for item in value if many else (value,):  # type: ignore[union-attr]
+        for item in value if isinstance(value, Sequence) and not isinstance(value, str) else (value,):
             if isinstance(item, Mapping):
                 yield f"{indent}{name} {{"
                 yield from _lines(item, indent + "  ")
