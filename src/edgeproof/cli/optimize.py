@@ -103,7 +103,8 @@ def _across(args: argparse.Namespace, spec: DataSpec, policy: Policy, show: Show
     from ._across import finish as finish_across
 
     if args.target is not None:
-        hint = f"name all of them in one flag: --targets {args.target},{args.targets}"
+        every = ",".join(dict.fromkeys([args.target, *filter(None, args.targets.split(","))]))
+        hint = f"name all of them in one flag: --targets {every}"
         raise InputError("usage.arguments", f"--target {args.target}", "does not go with --targets", hint)
     targets = named_targets(args.targets, args.set)
     out = Path(args.out) if args.out else Path("runs") / f"{Path(args.model).stem}-targets"
